@@ -1,0 +1,89 @@
+"""The journal line: a JSON object, a space, the crc32 of the object in hex, a newline.
+
+`encode_line` and `decode_line` are exact inverses. Reading is total: damaged bytes never raise, they come
+back as None and are counted with their offset by the reader.
+
+Kinds of record (key `t`): `up`, `started`, `spawned`, `receipt`, `lost`, `adopted`, `note`, `end`. A task is
+named by `b` (batch) and `i` (position); `k` above one says that the record speaks of `k` tasks from `i` on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+_scan = json.JSONDecoder().scan_once
+
+STARTED = "started"
+SPAWNED = "spawned"
+RECEIPT = "receipt"
+LOST = "lost"
+ADOPTED = "adopted"
+NOTE = "note"
+
+
+def encode_line(body: str) -> bytes:
+    """One journal line from a JSON object written on one line."""
+    raw = body.encode()
+    return b"%b %08x\n" % (raw, crc32(raw))
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """The record of one line (with or without its newline), or None when the bytes are damaged."""
+    if line[-1:] == b"\n":
+        line = line[:-1]
+    if line[:1] != b"{":
+        # A hole left by a crash or by a network file system reads as zero bytes before the next good line.
+        line = line.lstrip(b"\0")
+    try:
+        if len(line) < 11 or line[-9:-8] != b" " or crc32(line[:-9]) != int(line[-8:], 16):
+            return None
+        value, end = _scan(line[:-9].decode(), 0)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    return value if isinstance(value, dict) and end == len(line[:-9].decode()) else None
+
+
+def dump(record: Mapping[str, Any]) -> str:
+    """JSON on one line; values that are not finite become their names, the same for every number type."""
+    try:
+        return json.dumps(record, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(record), separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def started_body(number: int, batch: int, index: int, gen: int, attempt: int, slot: int, at: float) -> str:
+    """A `started` record, formatted by hand: it is written before every single task."""
+    return (
+        f'{{"n":{number},"t":"started","b":{batch},"i":{index},"g":{gen},"a":{attempt},"s":{slot},"at":{at:.3f}}}'
+    )
+
+
+def spawned_body(number: int, batch: int, index: int, attempt: int, pid: int, boot_s: float) -> str:
+    """A `spawned` record; the session is the pid, since every task leads its own session."""
+    return f'{{"n":{number},"t":"spawned","b":{batch},"i":{index},"a":{attempt},"pid":{pid},"boot":{boot_s:.2f}}}'
+
+
+def success_body(
+    number: int, batch: int, index: int, gen: int, attempt: int, slot: int,
+    at: float, end: float, wall_s: float, cpu_s: float, rss_kib: int, log: tuple[int, int, int],
+) -> str:  # fmt: skip
+    """The receipt of a plain success (exit 0, nothing declared), formatted by hand."""
+    return (
+        f'{{"n":{number},"t":"receipt","b":{batch},"i":{index},"g":{gen},"a":{attempt},"s":{slot},"o":"succeeded",'
+        f'"final":"succeeded","at":{at:.3f},"end":{end:.3f},"wall":{wall_s:.4f},"cpu":{cpu_s:.4f},"rss_kib":{rss_kib},'
+        f'"log":[{log[0]},{log[1]},{log[2]}]}}'
+    )
