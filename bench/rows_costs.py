@@ -129,7 +129,7 @@ def delay(bench: Bench) -> list[Row]:
 
 def delay_kernel(bench: Bench) -> list[Row]:
     """The same by the kernel: strace delays each metadata call of the worker's main thread, and knows no layers."""
-    title = "the same by delaying the worker's system calls with strace"
+    title = "the same delay put on the worker's system calls by strace"
     if shutil.which("strace") is None:
         return [info(title, "-", note="strace is missing")]
     tasks = bench.size(5_000, 1_000)

@@ -115,7 +115,7 @@ def _measure(bench: Bench, names: list[str], missing: list[str]) -> Report:
     versions = bench.peers.versions()
     if bench.installed:
         versions["fleetcraft"] = bench.installed.version().removeprefix("fleetcraft ")
-    mode = ("quick" if bench.is_quick else "full") + f", {bench.rounds} rounds"
+    mode = ("quick" if bench.is_quick else "full") + f", rounds: {bench.rounds}"
     date_utc = datetime.now(UTC).isoformat(timespec="seconds")
     return Report(
         date_utc=date_utc,

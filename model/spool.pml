@@ -170,7 +170,11 @@ byte fold;       /* 0 open, 1 committed, 2 closed by a reaper's tombstone */
 int folded;      /* names that the merged batch lists */
 #endif
 #ifdef CHECK
-int rep;
+byte cdr[NC];
+byte rp, cstops, looks, removed;
+#ifndef NLOOK
+#define NLOOK 1
+#endif
 #endif
 /* ghost: attempts that ever got a child */
 int gs;
@@ -209,7 +213,11 @@ static int covers(int t, unsigned char *gv, int gone, int wt, int hd, int *cl, i
   if (!*p) *p = names_of(t, gv ? gv[t] : -1);
   c = *p; n = __builtin_popcount(wt & c) + __builtin_popcount(hd & c);
   for (k = 0; k < cNL; k++) { n += __builtin_popcount(fe[k] & c & ~gone);
-    if (st[k] < FENCED) n += __builtin_popcount(cl[k] & c & ~gone) + (drafts ? __builtin_popcount(dr[k] & c) : 0); }
+#ifdef MUT_NOREREAP
+    if (st[k] < FENCED)
+#endif
+      n += __builtin_popcount(cl[k] & c & ~gone);
+    if (drafts && st[k] < FENCED) n += __builtin_popcount(dr[k] & c); }
   return n; }
 \#define COVERS(t,d) covers(t, GVEC, GONE, now.wt, HELD, now.cl, now.dr, now.fe, now.st, d)
 \#define ENDED_D ended_new(all_of(now.jd), GVEC)
@@ -243,8 +251,6 @@ static int highest(int t, unsigned char *gv, int wt, int hd, int *cl, int *dr, i
   for (n = 1; n <= cNAMES; n++) if ((all >> (n - 1) & 1) && (cMASK(n) >> t & 1) && (!gv || cGRP(n) == g) && cATT(n) > h) h = cATT(n);
   for (a = 1; a <= cNA; a++) if ((recs >> (t + cNT * (a - 1 + cNA * g)) & 1) && a > h) h = a;
   return h; }
-static int newer(int t, int a, int g, int wt, int *cl, int *dr, int *fe, int recs) {
-  return highest(t, 0, wt, 0, cl, dr, fe, recs) > a; }
 static int busy(unsigned char *st) { int k; for (k = 0; k < cNL; k++) if (st[k] == 1 || st[k] == 2) return 1; return 0; }
 }
 
@@ -255,6 +261,10 @@ c_decl {
 \#define CHECK_STARTED 0
 #endif
 \#define UNCOVERED uncovered(ENDED_W, GVEC, GONE, now.wt, HELD, now.cl, now.dr, now.fe, now.st)
+\#define UNENDED_W (~ENDED_W & ((1 << cNT) - 1))
+\#define SEEN_ ((Pcheck->l0 & now.wt) | (Pcheck->l1 & now.cl[0]) | (Pcheck->l2 & now.fe[0]) | (Pcheck->l3 & now.cl[1]) | (Pcheck->l4 & now.fe[1]))
+\#define SEEN (SEEN_ & names_of(Pcheck->t, -1))
+\#define NOT_SEEN (!(SEEN_ & names_of(Pcheck->t, -1)))
 \#define STILL_UNCOVERED (UNCOVERED >> Pcheck->t & 1)
 static int uncovered(int e, unsigned char *gv, int gone, int wt, int hd, int *cl, int *dr, int *fe, unsigned char *st) {
   int t, u = 0; if (busy(st)) return 0;
@@ -342,6 +352,11 @@ got: /* claim 4-6: ledger, receipts of others where attempt or generation is abo
 
 next:
   atomic { t = 0; dn = 0; kp = 0; at = ATT(my) }
+#ifdef PAUSE
+#ifndef MUT_NOCHECK
+  if :: LIVEW -> skip :: else -> goto wake fi;
+#endif
+#endif
 #ifdef CANCEL
   if
   :: atomic { c_expr { CAN_TODO } -> goto cancelled }
@@ -376,11 +391,6 @@ next:
   fi;
 
 run_t:
-#ifdef PAUSE
-#ifndef MUT_NOCHECK
-  if :: LIVEW -> skip :: else -> goto wake fi;
-#endif
-#endif
 #ifdef BOOKS
   atomic { js[w] = js[w] | REC(t, GEN(my), at) }
 #ifndef MUT_STARTNOSYNC
@@ -392,12 +402,15 @@ run_t:
     printf("W%d runs task %d attempt %d\n", w, t, at);
     c_code {
       int k, w = Pworker->w, t = Pworker->t, b = 1 << (now.ex[w] - 1);
-      if (now.gs & b) uerror("P2: an attempt ran before");
+      if (now.gs & b) uerror("P2: this attempt ran before");
       now.gs |= b;
+#ifdef PAUSE
       if (now.st[w] == LIVE) {
         for (k = 0; k < cNW; k++) if (k != w && now.ex[k] && RTASK(now.ex[k]) == t && now.st[k] == LIVE)
           uerror("P2: two unfenced executions of one task");
-#ifndef PAUSE
+#else
+      { for (k = 0; k < cNW; k++) if (k != w && now.ex[k] && RTASK(now.ex[k]) == t)
+          uerror("P2: two executions of one task at once");
         if (fin(all_of(now.jd), 1 << t, GEN(Pworker->my), GVEC)) uerror("P3: a task runs again after it ended durably");
 #endif
 #ifdef AFTER
@@ -417,8 +430,23 @@ run_t:
   /* a failed task: run it again in place, or let it leave with attempt + 1 */
   if
 #ifdef KEEPRETRY
+#ifdef MUT_KEEPNAME
   :: d_step { at < NA -> at = at + 1 }
      goto run_t
+#else
+  /* in place: the claim itself moves to attempt + 1 for what is unfinished; receipts of what it drops are synced first */
+  :: d_step { at < NA -> n = NAME(GRP(my), at + 1, 1);
+       c_code { Pworker->n = cNAME(cGRP(Pworker->my), Pworker->at + 1, hull(Pworker->todo)); } }
+#ifndef MUT_SPLITNOSYNC
+     d_step { jd[w] = jo[w] }
+#endif
+     d_step {
+       if
+       :: (cl[w] & BIT(my)) != 0 -> cl[w] = (cl[w] & ~BIT(my)) | BIT(n); my = n; printf("W%d retries in place: %d\n", w, n)
+       :: else -> my = 0
+       fi; n = 0 }
+     if :: my -> goto next :: else -> goto wake fi
+#endif
 #endif
   :: d_step { c_code { if (Pworker->at >= cNA) uerror("BOUND: NA is too small"); };
 #ifdef MUT_RETRYSAME
@@ -496,7 +524,7 @@ release:
 #ifndef MUT_NOSYNC
   if :: d_step { jd[w] != jo[w] -> jd[w] = jo[w] } :: else fi;
 #endif
-  d_step {
+  atomic {
     if
     :: (cl[w] & BIT(my)) != 0 -> cl[w] = cl[w] & ~BIT(my); printf("W%d releases %d\n", w, my)
     :: else -> skip
@@ -507,7 +535,7 @@ wake: /* end the children, abandon, fsync, exit */
   atomic { ex[w] = 0; jd[w] = jo[w]; alive[w] = false; printf("W%d wakes fenced and leaves\n", w) }
 fin:
   skip
-  } unless { !alive[w] }
+  } unless { d_step { !alive[w] -> my = 0; todo = 0; t = 0; n = 0; dn = 0; kp = 0; at = 0 } }
 }
 
 #define PRESENT(r) ((lm & cl[tg]) != 0)
@@ -520,12 +548,12 @@ idle:
   atomic { tg = 0; n = 0; v = 0; f = 0; lm = 0 }
 end_idle:
   if
-#define TARGET(k) (NEEDS(k) && !alive[k])
-#ifdef REREAP
-#define NEEDS(k) (st[k] != DEAD || (cl[k] | dr[k] | fe[k]) != 0)
+#ifdef MUT_NOREREAP
+#define LEFT(k) false
 #else
-#define NEEDS(k) (st[k] != DEAD)
+#define LEFT(k) (st[k] == DEAD && (cl[k] | dr[k] | fe[k]) != 0)
 #endif
+#define TARGET(k) ((!alive[k] && st[k] == LIVE) || st[k] == REAPING || st[k] == FENCED || LEFT(k))
   :: d_step { rbegun >= r && TARGET(0) -> tg = 0 }
 #if NL > 1
   :: d_step { rbegun >= r && TARGET(1) -> tg = 1 }
@@ -551,7 +579,9 @@ end_idle:
     v = 0 }
   /* start where the state stands: a fenced life is not fenced again */
   d_step { f = st[tg]; if :: f == LIVE -> st[tg] = REAPING :: else -> skip fi; skip }
+#ifdef MUT_NOREREAP
   if :: d_step { f >= FENCED -> f = 0 } goto five :: d_step { f < FENCED -> f = 0 } fi;
+#endif
 #ifdef MUT_FENCEEARLY
   d_step { if :: st[tg] == REAPING -> st[tg] = FENCED :: else -> skip fi; skip }
 #endif
@@ -587,14 +617,25 @@ two:
 #endif
 three:
   do
-  :: atomic { dr[tg] != 0 -> PICK(Preaper, n, now.dr[Preaper->tg]);
-#ifndef MUT_NOVOID
+  :: atomic { dr[tg] != 0 -> PICK(Preaper, n, now.dr[Preaper->tg]) }
+     /* one listing of the fenced names, then the state: once it is fenced, every draft still there is void */
+     atomic {
+#ifdef MUT_NOVOID
+       v = 0;
+#else
        c_code { Preaper->v = is_void(Preaper->n, now.fe[Preaper->tg]); };
 #endif
 #ifdef FOLD
-       v = (tg == NW -> (fold != 1) : v);
+       v = (tg == NW -> (fold != 1) : v)
+#else
+       skip
 #endif
      }
+#ifndef MUT_SLOWREAPER
+#ifdef PAUSE
+     d_step { v = (st[tg] == REAPING -> v : 1) }
+#endif
+#endif
      d_step {
        if
        :: (dr[tg] & BIT(n)) != 0 ->
@@ -613,9 +654,7 @@ three:
        fi; n = 0; v = 0 }
   :: dr[tg] == 0 -> break
   od;
-#ifndef MUT_SKIPFENCED
   atomic { if :: st[tg] == REAPING -> st[tg] = FENCED :: else -> skip fi; skip }
-#endif
 five:
   do
   :: atomic { fe[tg] != 0 -> PICK(Preaper, n, now.fe[Preaper->tg]) }
@@ -642,9 +681,6 @@ five:
 #ifndef MUT_FOLDREPUB
          if (Preaper->tg == cNW && now.fold == 1 && (now.folded & cBIT(n))) e = m;
 #endif
-#endif
-#ifdef VOIDNEW
-         { int k; for (k = 0; k < cNT; k++) if ((m >> k & 1) && newer(k, cATT(n), GEN(n), now.wt, now.cl, now.dr, now.fe, all_of(now.jo))) e |= 1 << k; }
 #endif
          m = hull(m & ~e);
          if (m && cATT(n) >= cNA) uerror("BOUND: NA is too small");
@@ -677,14 +713,14 @@ five:
   od;
   atomic {
     st[tg] = DEAD;
-#ifdef REREAP
-    if :: cl[tg] == 0 -> dr[tg] = 0 :: else -> skip fi
-#else
+#ifdef MUT_NOREREAP
     cl[tg] = 0; dr[tg] = 0
+#else
+    skip
 #endif
     }
   goto idle
-  } unless { !ral[r] }
+  } unless { d_step { !ral[r] -> tg = 0; n = 0; v = 0; f = 0; lm = 0 } }
 }
 
 #define CUT(j) jo[j] = jd[j]
@@ -875,36 +911,67 @@ back:
   od;
 fin:
   atomic { alive[NW] = false }
-  } unless { !alive[NW] }
+  } unless { d_step { !alive[NW] -> n = 0; m = 0; t = 0; got = 0 } }
 }
 #endif
 
 #ifdef CHECK
+/* check --repair, NC at once; all but one may stop for good after any step.  One token may be removed by hand. */
+#define CSTOP :: d_step { cstops < NC - 1 -> cstops++; t = 0; n = 0; l0 = 0; l1 = 0; l2 = 0; l3 = 0; l4 = 0; printf("C%d dies\n", i) } goto fin
 proctype check(byte i) {
-  byte t, n, l;
+  byte t, n; int l0, l1, l2, l3, l4;
+idle:
+  skip;
 end_idle:
   do
-  :: atomic { c_expr { UNCOVERED } -> c_code { Pcheck->t = low(UNCOVERED) - 1; } }
+  :: atomic { rp == 0 && c_expr { UNENDED_W } -> PICK(Pcheck, t, UNENDED_W); t = t - 1; l0 = wt; l1 = cl[0]; l2 = fe[0]; l3 = cl[1]; l4 = fe[1] }
+     /* the end of the listing: it may miss what moved meanwhile */
+     if
+     :: d_step { c_expr { SEEN } -> l0 = 0; l1 = 0; l2 = 0; l3 = 0; l4 = 0; t = 0 } goto tired
+     :: d_step { c_expr { NOT_SEEN } -> l0 = 0; l1 = 0; l2 = 0; l3 = 0; l4 = 0 }
+     fi;
 #ifndef MUT_CHECKONE
-     /* the later listings, and the look-up of every form */
-     if :: c_expr { STILL_UNCOVERED } -> skip :: else -> goto end_idle fi;
+     /* look-up of every form, and no life that is being reaped */
+     if :: c_expr { STILL_UNCOVERED } -> skip :: else -> t = 0; goto tired fi;
 #endif
      d_step {
        c_code { int a = highest(Pcheck->t, GVEC, now.wt, HELD, now.cl, now.dr, now.fe, all_of(now.jo) | CHECK_STARTED);
          if (a >= cNA) uerror("BOUND: NA is too small");
 #ifdef MUT_CHECKSAME
-         a = 0;
+         a = a ? a - 1 : 0;
 #endif
-         Pcheck->n = cNAME(GVEC ? GVEC[Pcheck->t] : 0, a + 1, 1 << Pcheck->t); } }
-#ifndef NOCHECKLINK
-     /* one repair of a task to one attempt: an exclusive link, as for a person's retry */
+         Pcheck->n = cNAME(0, a + 1, 1 << Pcheck->t); };
+       cdr[i] = n; t = 0 }
+     if :: skip CSTOP fi;
+#ifdef MUT_CHECKNOLINK
+     d_step { cdr[i] = 0; wt = wt | BIT(n); printf("C%d repairs with %d\n", i, n); n = 0 }
+#else
      if
-     :: d_step { (rep & BIT(n)) == 0 -> rep = rep | BIT(n); printf("C%d repairs task %d with %d\n", i, t, n) }
-     :: (rep & BIT(n)) != 0 -> goto end_idle
+     :: d_step { rp == 0 -> rp = i + 1; printf("C%d commits repair %d\n", i, n); n = 0 }
+     :: d_step { rp != 0 -> cdr[i] = 0; n = 0 }
      fi;
+     if :: skip CSTOP fi
 #endif
-     d_step { wt = wt | BIT(n); n = 0; t = 0 }
-  od
+  :: d_step { rp != 0 && cdr[rp - 1] != 0 -> wt = wt | BIT(cdr[rp - 1]); printf("C%d finishes repair %d\n", i, cdr[rp - 1]); cdr[rp - 1] = 0 }
+  od;
+tired: /* a check that found nothing looks again only a bounded number of times while all is well */
+  if
+  :: d_step { looks < NLOOK -> looks++ } goto idle
+  :: d_step { looks >= NLOOK -> skip }
+  fi;
+end_t:
+  do
+  :: atomic { rp == 0 && c_expr { UNCOVERED } -> goto idle }
+  :: d_step { rp != 0 && cdr[rp - 1] != 0 -> wt = wt | BIT(cdr[rp - 1]); cdr[rp - 1] = 0 }
+  od;
+fin:
+  skip
+}
+/* A person removes a waiting token. */
+proctype vandal() {
+  byte n;
+end_v:
+  atomic { wt != 0 -> PICK(Pvandal, n, now.wt); d_step { wt = wt & ~BIT(n); removed = 1; printf("%d is removed by hand\n", n); n = 0 } }
 }
 #endif
 
@@ -919,6 +986,8 @@ c_decl {
 \#define PUBLISHED 1
 #ifdef RETRY
 \#define OTHER_COVER(t) ((t) == 0 && now.gen[0] == 1 && (now.qd >> now.rq & 1))
+#elif defined(CHECK)
+\#define OTHER_COVER(t) (now.rp && now.cdr[now.rp - 1] && (cMASK(now.cdr[now.rp - 1]) >> (t) & 1))
 #else
 \#define OTHER_COVER(t) 0
 #endif
@@ -932,6 +1001,11 @@ static int bad(int twice, int e, int other, unsigned char *gv, int gone, int wt,
     n = (OTHER_T(t) ? other : 0) + covers(t, gv, gone, wt, hd, cl, dr, fe, st, !twice);
     if (twice ? n > 1 : n == 0) return 1; }
   return 0; }
+#ifdef BOOKS
+\#define LEFTOVER if (now.gs & ~((1 << cNT) - 1) & ~(all_of(now.js) | all_of(now.jo))) uerror("BOOKS: an attempt above the first ran and is in no journal");
+#else
+\#define LEFTOVER
+#endif
 \#define UNENDED (ENDED_D != (1 << cNT) - 1)
 }
 
@@ -940,10 +1014,13 @@ proctype monitor() {
 end_m:
   do
 #ifndef NOINV
+#ifndef CHECK
   :: c_expr { BAD_I2 } -> c_code { uerror("I2/I5: a task is neither covered nor durably ended"); }; break
+#endif
   :: c_expr { BAD_I3 } -> c_code { uerror("I3: two names of different owners cover one task"); }; break
 #endif
-  :: timeout -> c_code { if (UNENDED) uerror("P1: nobody can move and a task has not ended"); }; break
+  :: timeout -> c_code { if (UNENDED) uerror("P1: nobody can move and a task has not ended");
+       LEFTOVER }; break
   od
 }
 
@@ -1004,6 +1081,7 @@ init {
     run folder();
 #endif
 #ifdef CHECK
+    if :: run vandal() :: skip fi;
     run check(0);
 #if NC > 1
     run check(1);

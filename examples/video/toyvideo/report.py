@@ -154,7 +154,7 @@ def _clips(study: Study) -> str:
             f'<img alt="Four frames of one clip for each prompt and arm" src="data:image/png;base64,{data}"></details>'
         )
     return (
-        "<h2>Clips</h2><p>Two seeds for each prompt. All arms start from the same noise for the same seed. "
+        "<h2>Clips</h2><p>For the same prompt and seed, every arm starts from the same noise. "
         '<button id="play" type="button" hidden>Pause clips</button></p>'
         f'<div class="clips scroll">{clip_table(study.summary, study.clips)}</div>{sheet}'
     )

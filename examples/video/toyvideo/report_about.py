@@ -15,10 +15,10 @@ PARAGRAPHS = (
         "and may be simulated. The arms differ only in the number of training iterations."
     ),
     (
-        "It says nothing about real video models. With 24 clips in an arm, a share near one half is uncertain by about "
-        "20 points of 100, and small differences in the other scores mean little. A score can also be good for a poor "
-        "reason: a model that has only learned the mean speed shows a smaller speed error than the true clips, whose "
-        "speeds vary."
+        "It says nothing about real video models. With two dozen clips in an arm, a share near one half is "
+        "uncertain by about 20 points of 100, and small differences in the other scores mean little. A score can "
+        "also be good for a poor reason: a model that has only learned the mean speed shows a smaller speed error "
+        "than the true clips, whose speeds vary."
     ),
 )
 SOURCES = (

@@ -1,5 +1,6 @@
 """The fold that says what became of every task, from journal records in any order, twice or late.
 
+A first attempt of generation 0 is run by one life only, so its plain success needs no life beside it.
 Rules: the newest generation only; any success wins (highest attempt first), else the highest attempt decides;
 for one attempt the life's own receipt beats a reaper's `lost`; losses are a set of attempts, not a counter.
 No clock takes part. Plain first-attempt successes are kept as ranges, everything else as events by task,
@@ -68,6 +69,10 @@ class Verdict:
     duplicates: int = 0
 
 
+def _weight(event: Event) -> tuple[bool, bool, Event]:
+    return (event.cause == LossCause.BLACK_HOLE, event.outcome != Outcome.LOST, event)
+
+
 class Fold:
     """Everything that a set of records says; `add` is idempotent and commutative."""
 
@@ -75,7 +80,6 @@ class Fold:
         self.ok: dict[int, RangeSet] = {}
         self.events: dict[Key, dict[tuple[int, int, str], Event]] = {}
         self.open: dict[OpenKey, RangeSet] = {}
-        self._closed_early: dict[tuple[str, int, int, int], RangeSet] = {}
         self.generations: dict[Key, int] = {}
         self.cancelled: dict[tuple[int, int], RangeSet] = {}
 
@@ -92,33 +96,48 @@ class Fold:
             self._receipt(record["life"], record["rec"])
 
     def _started(self, life: str, record: Mapping[str, Any]) -> None:
-        batch, first, count = record["b"], record["i"], record.get("k", 1)
-        how = record.get("how", Start.SINGLE)
-        early = self._closed_early.get((life, batch, record["g"], record["a"]))
-        key = (life, batch, record["g"], record["a"], how)
+        batch, first, gen, attempt = record["b"], record["i"], record["g"], record["a"]
+        fresh = self._not_ended(life, batch, gen, attempt, first, first + record.get("k", 1))
+        if not fresh:
+            return
+        key = (life, batch, gen, attempt, record.get("how", Start.SINGLE))
         opened = self.open.get(key)
         if opened is None:
             opened = self.open[key] = RangeSet()
-        # A receipt that was read before its `started` (an adopted copy, another order) leaves nothing open.
-        for start, stop in early.missing(first, first + count) if early else ((first, first + count),):
-            opened.add(start, stop)
-        if not opened:
-            del self.open[key]
+        for low, high in fresh:
+            opened.add(low, high)
+
+    def _not_ended(self, life: str, batch: int, gen: int, attempt: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """The tasks of which the end of this attempt is not known yet.
+
+        It may be read before its start: from a summary, a segment, an adopted copy, or another order of journals.
+        """
+        whole = [(start, stop)]
+        ok = self.ok.get(batch) if gen == 0 and attempt == 1 else None
+        if ok is not None:
+            whole = list(ok.missing(start, stop))
+        if not self.events:
+            return whole
+        fresh = RangeSet(whole)
+        for _, index in list(self._with_events(batch, fresh)):
+            if (gen, attempt, life) in self.events[batch, index]:
+                fresh.remove(index, index + 1)
+        return list(fresh)
+
+    def _with_events(self, batch: int, indexes: RangeSet) -> Iterator[Key]:
+        if len(indexes) <= len(self.events):
+            yield from ((batch, index) for index in indexes.numbers() if (batch, index) in self.events)
+        else:
+            yield from (key for key in self.events if key[0] == batch and key[1] in indexes)
 
     def _close(self, life: str, batch: int, gen: int, attempt: int, start: int, stop: int) -> None:
-        left = RangeSet([(start, stop)])
         for how in _STARTS:
             key = (life, batch, gen, attempt, how)
             opened = self.open.get(key)
-            if opened is None:
-                continue
-            for low, high in list(opened.within(start, stop)):
-                left.remove(low, high)
-            opened.remove(start, stop)
-            if not opened:
-                del self.open[key]
-        for low, high in left:
-            self._closed_early.setdefault((life, batch, gen, attempt), RangeSet()).add(low, high)
+            if opened is not None:
+                opened.remove(start, stop)
+                if not opened:
+                    del self.open[key]
 
     def _receipt(self, life: str, record: Mapping[str, Any]) -> None:
         batch, first, gen, attempt = record["b"], record["i"], record["g"], record["a"]
@@ -152,8 +171,9 @@ class Fold:
         events = self.events.setdefault((batch, index), {})
         key = (event.gen, event.attempt, event.life)
         known = events.get(key)
-        # Two reapers may tell of one loss with different evidence; the larger tuple wins, whatever the order.
-        if known is None or (event.outcome != Outcome.LOST, event) > (known.outcome != Outcome.LOST, known):
+        # Two reapers may tell of one loss with different evidence, and a life may take back a failure that its node
+        # caused; the larger tuple wins, whatever the order.
+        if known is None or _weight(event) > _weight(known):
             events[key] = event
 
     def retried(self, batch: int, indexes: RangeSet, gen: int) -> None:
@@ -270,6 +290,9 @@ class Fold:
             ranges = self.ok.setdefault(int(batch), RangeSet())
             for start, stop in pairs:
                 ranges.add(start, stop)
+                for life, number, gen, attempt, _ in list(self.open):
+                    if (number, gen, attempt) == (int(batch), 0, 1):
+                        self._close(life, number, 0, 1, start, stop)
         for batch, index, *fields in data["events"]:
             event = Event(*fields)
             self._close(event.life, batch, event.gen, event.attempt, index, index + 1)

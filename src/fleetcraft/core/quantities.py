@@ -8,9 +8,12 @@ import re
 from fleetcraft.core.errors import UsageError
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-_SLURM = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+# Digits are those of ASCII and few enough for every sum to stay finite and every whole size exact.
+_NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,18})?"
+_PLAIN = re.compile(_NUMBER)
+_PART = re.compile(rf"({_NUMBER})(ms|[smhdw])")
+_SLURM = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,2})(?::([0-9]{1,2}))?")
+_SIZE = re.compile(rf"({_NUMBER})\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -20,12 +23,13 @@ def parse_duration_s(text: str | float, what: str = "duration") -> float:
     A pair such as `20:00` is minutes and seconds, as in Slurm; with days it is hours and minutes.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        value = float(text)
+        # A whole number may be too large for a float.
+        value = float(text) if abs(text) < 10**18 else math.inf
         if not math.isfinite(value) or value < 0:
             raise UsageError(f"{what} {text!r} is not a time of zero or more seconds.")
         return value
     raw = str(text).strip()
-    if re.fullmatch(r"\d+(\.\d+)?", raw):
+    if _PLAIN.fullmatch(raw):
         return float(raw)
     clock = _SLURM.fullmatch(raw)
     if clock:
@@ -51,7 +55,8 @@ def parse_size_bytes(text: str | int, what: str = "size") -> int:
     if not match:
         raise UsageError(f"{what} {text!r} is not a size.", hint="Write 512M, 20G or a number of bytes.")
     number, unit = match.groups()
-    return int(float(number) * 1024 ** _POWERS[unit.upper()])
+    factor: int = 1024 ** _POWERS[unit.upper()]
+    return int(number) * factor if number.isdigit() else int(float(number) * factor)
 
 
 def format_duration(seconds: float) -> str:

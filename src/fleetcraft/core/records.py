@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 from zlib import crc32
 
@@ -36,8 +38,9 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
     if line[-1:] == b"\n":
         line = line[:-1]
     if line[:1] != b"{":
-        # A hole left by a crash or by a network file system reads as zero bytes before the next good line.
-        line = line.lstrip(b"\0")
+        # A hole left by a crash or by a network file system reads as zero bytes before the next good line;
+        # editors and file transfers put a byte order mark before the first one.
+        line = line.lstrip(b"\0").removeprefix(BOM_UTF8)
     try:
         if len(line) < 11 or line[-9:-8] != b" " or crc32(line[:-9]) != int(line[-8:], 16):
             return None
@@ -48,21 +51,41 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
 
 
 def dump(record: Mapping[str, Any]) -> str:
-    """JSON on one line; values that are not finite become their names, the same for every number type."""
+    """Strict JSON on one line.
+
+    Values that are not finite become their names (`NaN`, `Infinity`, `-Infinity`), the same for every number
+    type; numbers of foreign types (numpy, torch) become plain ones. Raises TypeError for what has no JSON form.
+    """
     try:
         return json.dumps(record, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(record), separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        return json.dumps(_plain(record), separators=(",", ":"), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+        return [_plain(item) for item in value]
+    if isinstance(value, Decimal):
+        whole = value.is_finite() and value == value.to_integral_value() and abs(value) < 10**4000
+        return int(value) if whole else _plain(float(value))
+    # A scalar of numpy or torch: `item` gives the plain number. An array has more than one and is refused.
+    item = getattr(value, "item", None)
+    if callable(item) and not getattr(value, "shape", ()):
+        return _plain(item())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _key(key: Any) -> str:
+    plain = _plain(key)
+    return plain if isinstance(plain, str) else json.dumps(plain)
 
 
 def started_body(number: int, batch: int, index: int, gen: int, attempt: int, slot: int, at: float) -> str:
@@ -79,11 +102,11 @@ def spawned_body(number: int, batch: int, index: int, attempt: int, pid: int, bo
 
 def success_body(
     number: int, batch: int, index: int, gen: int, attempt: int, slot: int,
-    at: float, end: float, wall_s: float, cpu_s: float, rss_kib: int, log: tuple[int, int, int],
+    at: float, end: float, wall_s: float, cpu_s: float, rss_kib: int | None, log: tuple[int, int, int],
 ) -> str:  # fmt: skip
     """The receipt of a plain success (exit 0, nothing declared), formatted by hand."""
     return (
         f'{{"n":{number},"t":"receipt","b":{batch},"i":{index},"g":{gen},"a":{attempt},"s":{slot},"o":"succeeded",'
-        f'"final":"succeeded","at":{at:.3f},"end":{end:.3f},"wall":{wall_s:.4f},"cpu":{cpu_s:.4f},"rss_kib":{rss_kib},'
+        f'"final":"succeeded","at":{at:.3f},"end":{end:.3f},"wall":{wall_s:.4f},"cpu":{cpu_s:.4f},"rss_kib":{"null" if rss_kib is None else rss_kib},'
         f'"log":[{log[0]},{log[1]},{log[2]}]}}'
     )

@@ -17,6 +17,7 @@ from fleetcraft.core.errors import TaskInvalid
 from fleetcraft.core.quantities import parse_duration_s, parse_size_bytes
 
 _USE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_COUNT = re.compile(r"[0-9]{1,9}")
 _MILLI = 1000
 
 
@@ -40,19 +41,16 @@ class Request:
 
     @property
     def lane(self) -> str:
-        """The lane name: letters, digits and dashes, the same for equal requests."""
-        if self.timed:
-            shape = "timed"
-        elif self.node:
-            shape = "node"
-        else:
-            shape = f"c{self.cpus}"
+        """The lane name: letters, digits and dashes, equal for equal requests and for no others."""
+        shape = "timed" * self.timed + "node" * self.node
+        if self.cpus != 1 or not (shape or self.gpus):
+            shape += f"c{self.cpus}"
         if self.gpus:
-            shape = f"g{self.gpus:g}".replace(".", "-") + ("" if shape == "c1" else shape)
+            shape = f"g{self.gpus:g}".replace(".", "-") + shape
         extras = {key: value for key, value in self.as_json().items() if key in _EXTRAS}
         if not extras:
             return shape
-        digest = hashlib.blake2b(json.dumps(extras, sort_keys=True).encode(), digest_size=4).hexdigest()
+        digest = hashlib.blake2b(json.dumps(extras, sort_keys=True).encode(), digest_size=6).hexdigest()
         return f"{shape}-x{digest}"
 
     def as_json(self) -> dict[str, Any]:
@@ -109,10 +107,10 @@ def request_from_task(task: Mapping[str, Any], where: str) -> Request:
         cpus=cpus,
         node=_flag(task, "node", where),
         timed=_flag(task, "timed", where),
-        vram_bytes=None if vram is None else parse_size_bytes(vram, f"{where}: vram"),
+        vram_bytes=(None if vram is None else parse_size_bytes(vram, f"{where}: vram")) or None,
         uses=_uses(task.get("uses"), where),
         family=family,
-        needs_s=None if needs is None else parse_duration_s(needs, f"{where}: needs"),
+        needs_s=(None if needs is None else parse_duration_s(needs, f"{where}: needs")) or None,
     )
 
 
@@ -125,6 +123,8 @@ def _gpus(value: object, where: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1024:
         raise TaskInvalid(f"{where}: gpus {value!r} must be between 0 and 1024.")
     rounded = round(value * _MILLI) / _MILLI
+    if value and not rounded:
+        raise TaskInvalid(f"{where}: gpus {value!r} is less than a thousandth of a GPU.")
     if rounded > 1 and rounded != int(rounded):
         raise TaskInvalid(f"{where}: gpus {value!r} must be a fraction below one, or a whole number.")
     return float(rounded)
@@ -146,11 +146,11 @@ def _uses(value: object, where: str) -> tuple[tuple[str, int], ...]:
         pairs: dict[str, Any] = {}
         for item in value:
             name, _, number = str(item).partition(":")
-            pairs[name] = int(number) if number.isdigit() else (1 if not number else number)
+            pairs[name] = int(number) if _COUNT.fullmatch(number) else (1 if not number else number)
         value = pairs
     if not isinstance(value, dict):
         raise TaskInvalid(f"{where}: uses must look like scratch_io:1.")
     for name, number in value.items():
-        if not _USE.fullmatch(str(name)) or not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        if not isinstance(name, str) or not _USE.fullmatch(name) or not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise TaskInvalid(f"{where}: uses {name!r}:{number!r} must be a name and a whole number of one or more.")
     return tuple(sorted(value.items()))

@@ -87,8 +87,9 @@ def draft_task(task: object, where: str, defaults: Mapping[str, Any] | None = No
     _check_payload(line, where)
     _check_rest(line, where)
     request = request_from_task(merged, where)
-    if "call" in line and request.exclusive:
-        raise TaskInvalid(f"{where}: a call runs in a resident and cannot hold a node; use a command.")
+    if "call" in line and (request.exclusive or "validate" in line):
+        key = "validate" if "validate" in line else "node"
+        raise TaskInvalid(f"{where}: {key} goes with a command; a call runs in a resident that serves others too.")
     name = line.get("name")
     if name is None:
         name = ""
@@ -154,8 +155,14 @@ def _check_payload(line: dict[str, Any], where: str) -> None:
     if "setup" in line and (not isinstance(line["setup"], str) or not _CALL.fullmatch(line["setup"])):
         raise TaskInvalid(f"{where}: setup {line['setup']!r} must look like package.module:function.")
     for key in ("args", "setup_args"):
-        if key in line and not isinstance(line[key], dict):
+        if key not in line:
+            continue
+        if not isinstance(line[key], dict):
             raise TaskInvalid(f"{where}: {key} must be a JSON object of keyword arguments.")
+        try:
+            canonical(line[key])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TaskInvalid(f"{where}: {key} has no strict JSON form ({error}).", hint="Write NaN as a text.") from error
     for key in ("args", "setup", "setup_args"):
         if key in line and "call" not in line:
             raise TaskInvalid(f"{where}: {key} goes with call.")

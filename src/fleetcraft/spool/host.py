@@ -12,6 +12,8 @@ from typing import Any
 
 # Every child of a worker life carries this variable, so that its descendants can be found whatever they did.
 LIFE_VARIABLE = "FLEETCRAFT_LIFE"
+# One attempt's processes; the value is unique for ever. (FLEETCRAFT_ATTEMPT is the number, for people.)
+MARK_VARIABLE = "FLEETCRAFT_MARK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

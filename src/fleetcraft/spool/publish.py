@@ -11,14 +11,16 @@ import json
 import os
 import secrets
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from fleetcraft.core.clock import stamp_utc
-from fleetcraft.core.errors import NameTaken, OutOfReach, TaskInvalid
+from fleetcraft.core.errors import OutOfReach, TaskInvalid
 from fleetcraft.core.names import DRAFT, Token
+from fleetcraft.core.ranges import RangeSet
 from fleetcraft.core.resources import Request
 from fleetcraft.core.task import canonical
 from fleetcraft.spool.ledger import (
@@ -27,19 +29,15 @@ from fleetcraft.spool.ledger import (
     MAX_BATCH_TASKS,
     POSITION_BITS,
     SMALL_BATCH_TASKS,
-    Batch,
     name_hash,
     to_little_endian,
 )
 from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import Moved, move
+from fleetcraft.spool.uniqueness import Known, entries_between, find_known, find_repeated, partitions
 from fleetcraft.store.files import GONE, explain, write_all
 
 _RUN_TASKS = 1 << 16
-_PARTITIONS = 64
-_POSITION_MASK = MAX_BATCH_TASKS - 1
-# What does not make a task another one: who may run it when, and how its environment was found.
-_NOT_CONTENT = frozenset({"base_env", "env_digest", "python", "notify", "tags", "name"})
 
 
 @dataclass(slots=True)
@@ -70,9 +68,14 @@ class LedgerWriter:
     _offsets: array[int] = field(default_factory=lambda: array("Q"))
     _hashes: array[int] = field(default_factory=lambda: array("Q"))
     _runs: list[array[int]] = field(default_factory=list)
+    _repeated: RangeSet | None = None
+    _known: Known = field(default_factory=Known)
+    _checked: set[int] = field(default_factory=set)
     _ledger: int = -1
     _index: int = -1
     _header_bytes: int = 0
+    _finished: bool = False
+    _committed: int = 0
 
     def add(self, name: str, line: bytes) -> None:
         """Take one task line (without newline); its name must be the line's."""
@@ -98,10 +101,20 @@ class LedgerWriter:
                 write_all(
                     self.spool.files, self._index, to_little_endian(array("Q", [base + at for at in self._offsets]))
                 )
-                self._offsets = array("Q")
+            self._offsets = array("Q")
         if len(self._hashes) >= _RUN_TASKS:
+            self._seal()
+
+    def _seal(self) -> None:
+        if self._hashes:
             self._runs.append(array("Q", sorted(self._hashes)))
             self._hashes = array("Q")
+
+    @property
+    def runs(self) -> Sequence[array[int]]:
+        """Sorted runs of name entries: 40 bits of name hash, 24 bits of position."""
+        self._seal()
+        return self._runs
 
     def _open(self) -> None:
         layout, files = self.spool.layout, self.spool.files
@@ -109,7 +122,9 @@ class LedgerWriter:
         self._header_bytes = len(header)
         self._ledger = files.open_new(layout.aside(self.publication))
         write_all(files, self._ledger, header)
-        self._index = files.open_new(layout.index(self.publication))
+        # The first flush comes at the end or after thousands of lines, so it knows whether the batch is small.
+        if self.count > SMALL_BATCH_TASKS:
+            self._index = files.open_new(layout.index(self.publication))
 
     def _header(self, batch: int) -> bytes:
         header = {
@@ -135,46 +150,45 @@ class LedgerWriter:
 
     def finish(self) -> None:
         """Write the rest, the index and the names; everything but the batch number is then on disk."""
-        files, layout = self.spool.files, self.spool.layout
         self._flush()
-        if self._hashes:
-            self._runs.append(array("Q", sorted(self._hashes)))
-            self._hashes = array("Q")
-        if self.count > SMALL_BATCH_TASKS:
-            end = array("Q", [self._header_bytes + self._offset])
-            write_all(files, self._index, to_little_endian(end))
+        if self._index >= 0:
+            files = self.spool.files
+            write_all(files, self._index, to_little_endian(array("Q", [self._header_bytes + self._offset])))
             files.sync(self._index)
+            os.close(self._index)
+            self._index = -1
             self._write_names()
-        else:
-            files.unlink(layout.index(self.publication))
-        os.close(self._index)
-        self._index = -1
+        self._finished = True
 
     def _write_names(self) -> None:
         files = self.spool.files
         descriptor = files.open_new(self.spool.layout.names(self.publication))
         try:
-            for low, high in _partitions():
-                write_all(files, descriptor, to_little_endian(array("Q", self.entries(low, high))))
+            for low, high in partitions():
+                write_all(files, descriptor, to_little_endian(array("Q", entries_between(self.runs, low, high))))
             files.sync(descriptor)
         finally:
             os.close(descriptor)
 
-    def entries(self, low: int, high: int) -> list[int]:
-        """The sorted name entries between two values; merging by parts keeps memory flat."""
-        found: list[int] = []
-        for run in self._runs:
-            found.extend(run[bisect_left(run, low) : bisect_left(run, high)])
-        found.sort()
-        return found
-
-    def lines_at(self, positions: Sequence[int]) -> list[bytes]:
-        """Read back lines of the file aside, for comparing and filtering."""
+    def lines_at(self, positions: Sequence[int]) -> Iterator[bytes]:
+        """The lines at sorted positions, for comparing and filtering; the whole batch is never in memory."""
+        if self._ledger < 0:
+            for position in positions:
+                yield self._lines[position]
+            return
+        self._flush()
+        wanted = iter(positions)
+        position = next(wanted, -1)
+        if position < 0:
+            return
         with open(self.spool.layout.aside(self.publication), "rb") as source:
             source.seek(self._header_bytes)
-            wanted = set(positions)
-            found = {place: line[:-1] for place, line in enumerate(source) if place in wanted}
-        return [found[position] for position in positions]
+            for place, line in enumerate(source):
+                if place == position:
+                    yield line[:-1]
+                    position = next(wanted, -1)
+                    if position < 0:
+                        return
 
     def discard(self) -> None:
         """Remove everything aside."""
@@ -183,9 +197,10 @@ class LedgerWriter:
             if descriptor >= 0:
                 os.close(descriptor)
         self._ledger = self._index = -1
-        for path in (
-            layout.aside(self.publication), layout.index(self.publication), layout.names(self.publication),
-        ):  # fmt: skip
+        made = [layout.aside(self.publication)]
+        if not self._committed:  # from then on the index belongs to everybody
+            made += [layout.index(self.publication), layout.names(self.publication)]
+        for path in made:
             try:
                 files.unlink(path)
             except OSError:
@@ -195,34 +210,44 @@ class LedgerWriter:
         """Publish what was added; names that exist already with the same content are left out.
 
         Raises NameTaken when a name exists with other content, StorageFull or OutOfReach when the storage
-        did not do it; then nothing was published.
+        did not do it; then nothing was published, unless the error says that it may have been.
         """
         try:
             return self._commit()
         except OSError as error:
             self.discard()
+            if self._committed:
+                raise OutOfReach(
+                    f"The storage failed ({error.strerror}) when batch {self._committed} was, or was about to be, published.",
+                    hint="Enqueue the same again, or run `fleetcraft spool check --repair`: either offers its tasks.",
+                ) from error
             raise explain(error, f"Cannot publish into {self.spool.layout.root}") from error
         except BaseException:
             self.discard()
             raise
 
+    def check_names(self) -> None:
+        """Raise NameTaken for what can be seen now, before this or any batch beside it is published."""
+        if self.folds:
+            return  # the names of a fold are those of its parts
+        if self._repeated is None:
+            self._repeated = find_repeated(self)
+        fresh = [batch for batch in self.spool.batches() if batch.number not in self._checked]
+        find_known(self, fresh, self._known)
+        self._checked.update(batch.number for batch in fresh)
+
     def _commit(self) -> Published:
-        self.finish()
         spool = self.spool
-        repeated = self._repeated_inside()
-        checked: set[int] = set()
-        existing: dict[int, int] = {}
         while True:
             spool.refresh()
-            if not self.folds:
-                for batch in spool.batches():
-                    if batch.number not in checked:
-                        existing.update(self._known_in(batch))
-                        checked.add(batch.number)
-            if existing or repeated:
-                for number in set(existing.values()):
+            self.check_names()
+            dropped = RangeSet([*self._known.positions, *(self._repeated or ())])
+            if dropped:
+                for number in self._known.batches:
                     finish_publication(spool, number)
-                return self._without(existing.keys() | repeated)
+                return self._without(dropped)
+            if not self._finished:
+                self.finish()
             number = self._try(spool.highest() + 1)
             if number:
                 return Published(number, self.count, 0)
@@ -234,18 +259,23 @@ class LedgerWriter:
         if self.offers:
             files.create(layout.token(draft.name))
             files.sync_folder(layout.tokens)
-        os.lseek(self._ledger, 0, os.SEEK_SET)
-        write_all(files, self._ledger, self._header(number))
-        files.sync(self._ledger)
+        try:
+            os.lseek(self._ledger, 0, os.SEEK_SET)
+            write_all(files, self._ledger, self._header(number))
+            files.sync(self._ledger)
+        except OSError:
+            self._drop(draft)
+            raise
         aside, ledger = layout.aside(self.publication), layout.ledger(number)
         mine = files.identity(aside)
+        self._committed = number  # from here on an error leaves it open; then the index must stay
         try:
             files.link(aside, ledger)
         except OSError as error:
             # The reply may have been lost: the inode behind the name tells whose it is.
             if files.identity(ledger) != mine:
-                if self.offers:
-                    files.unlink(layout.token(draft.name))
+                self._committed = 0
+                self._drop(draft)
                 if isinstance(error, FileExistsError):
                     return 0
                 raise
@@ -257,105 +287,39 @@ class LedgerWriter:
             offer_draft(spool, draft, held=self.held)
         return number
 
+    def _drop(self, draft: Token) -> None:
+        if not self.offers:
+            return
+        try:
+            self.spool.files.unlink(self.spool.layout.token(draft.name))
+        except OSError:
+            return  # of a publication that never was: it means nothing, and check counts it
+
     def _token(self, number: int) -> Token:
         return Token(lane=self.request.lane, priority=self.priority, batch=number, start=0, stop=self.count)
 
-    def _repeated_inside(self) -> set[int]:
-        """Positions that repeat a name of this very batch with the same content. Raises NameTaken."""
-        if self.folds:
-            return set()
-        repeated: set[int] = set()
-        for low, high in _partitions():
-            entries = self.entries(low, high)
-            hashes = [entry >> POSITION_BITS for entry in entries]
-            if len(set(hashes)) == len(hashes):
-                continue
-            for place in range(1, len(entries)):
-                if hashes[place] == hashes[place - 1]:
-                    pair = sorted(entry & _POSITION_MASK for entry in entries[place - 1 : place + 1])
-                    self._compare_pair(pair[0], pair[1], repeated)
-        return repeated
-
-    def _compare_pair(self, first: int, second: int, repeated: set[int]) -> None:
-        one, other = (json.loads(line) for line in self.lines_at([first, second]))
-        if one["name"] != other["name"]:
-            return
-        if one != other:
-            raise NameTaken(
-                f"{self.place(second)}: the name {other['name']!r} stands at {self.place(first)} with other content.",
-                hint="A name is unique in its spool; rename one of the two.",
-            )
-        repeated.add(second)
-
-    def _known_in(self, batch: Batch) -> dict[int, int]:
-        """Positions of ours whose name and content are in `batch` already. Raises NameTaken."""
-        pairs: list[tuple[int, int]] = []
-        theirs = batch.name_entries()
-        for low, high in _partitions() if self.count > 1000 or len(theirs) < 1000 else _around(self._runs):
-            ours = {entry >> POSITION_BITS: entry & _POSITION_MASK for entry in self.entries(low, high)}
-            if not ours:
-                continue
-            for entry in theirs[bisect_left(theirs, low) : bisect_left(theirs, high)]:
-                mine = ours.get(entry >> POSITION_BITS)
-                if mine is not None:
-                    pairs.append((mine, entry & _POSITION_MASK))
-        known: dict[int, int] = {}
-        lines = self.lines_at([mine for mine, _ in pairs]) if pairs else []
-        for (mine, position), raw in zip(pairs, lines, strict=True):
-            if self._same(raw, mine, batch, position):
-                known[mine] = batch.number
-        return known
-
-    def _same(self, raw: bytes, mine: int, batch: Batch, position: int) -> bool:
-        """True when both lines say the same; False when only the hashes agree. Raises NameTaken."""
-        line = json.loads(raw)
-        other = batch.task(position)
-        if line["name"] != other["name"]:
-            return False
-        task = {**self.defaults[0], **line}
-        if task_content(task, self.request) != task_content(other, batch.request):
-            changed = sorted(
-                key for key in task.keys() | other.keys() if key not in _NOT_CONTENT and task.get(key) != other.get(key)
-            )
-            what = ", ".join(changed) or "the resources"
-            raise NameTaken(
-                f"{self.place(mine)}: the name {line['name']!r} exists already with other content ({what} differ); "
-                f"the first is task {batch.origin(position)}.",
-                hint=f"See it with `fleetcraft task show {line['name']}`, or choose another name.",
-            )
-        return True
-
-    def _without(self, dropped: set[int] | Any) -> Published:
+    def _without(self, dropped: RangeSet) -> Published:
         """Publish again without some positions."""
-        fresh = LedgerWriter(
-            self.spool, self.request, self.priority, self.held, self.defaults, place=self.place,
-        )  # fmt: skip
-        with open(self.spool.layout.aside(self.publication), "rb") as source:
-            source.seek(self._header_bytes)
-            for place, line in enumerate(source):
-                if place not in dropped:
-                    fresh.add(json.loads(line)["name"], line[:-1])
+        if len(dropped) == self.count:
+            self.discard()
+            return Published(None, 0, self.count)
+        kept = list(dropped.missing(0, self.count))
+        starts = list(accumulate((stop - start for start, stop in kept), initial=0))
+
+        def place(position: int) -> str:
+            part = bisect_right(starts, position) - 1
+            return self.place(kept[part][0] + position - starts[part])
+
+        fresh = LedgerWriter(self.spool, self.request, self.priority, self.held, self.defaults, place=place)
+        try:
+            for line in self.lines_at([position for start, stop in kept for position in range(start, stop)]):
+                fresh.add(json.loads(line)["name"], line)
+        except BaseException:
+            fresh.discard()
+            raise
         self.discard()
-        if not fresh.count:
-            return Published(None, 0, len(dropped))
         result = fresh.commit()
         return Published(result.batch, result.added, result.existing + len(dropped))
-
-
-def _partitions() -> list[tuple[int, int]]:
-    step = (1 << 64) // _PARTITIONS
-    return [(part * step, (part + 1) * step) for part in range(_PARTITIONS)]
-
-
-def _around(runs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """One narrow window per hash, for few names against a large batch."""
-    hashes = {entry >> POSITION_BITS for run in runs for entry in run}
-    return [(value << POSITION_BITS, (value + 1) << POSITION_BITS) for value in sorted(hashes)]
-
-
-def task_content(task: Mapping[str, Any], request: Request) -> bytes:
-    """What decides whether two tasks of one name are the same."""
-    return canonical([{key: value for key, value in task.items() if key not in _NOT_CONTENT}, request.as_json()])
 
 
 def offer_draft(spool: Spool, draft: Token, *, held: bool) -> None:

@@ -118,6 +118,10 @@ class Files:
         """Make the content durable."""
         os.fsync(descriptor)
 
+    def close(self, descriptor: int) -> None:
+        """Close; quota and network errors of earlier writes may be told only now, so an error is a failed write."""
+        os.close(descriptor)
+
     def sync_folder(self, folder: str) -> None:
         """Make the names of a folder durable."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -148,29 +152,22 @@ def publish_file(files: Files, path: str, data: bytes, *, durable: bool = True) 
     byte for byte as it was, and no temporary file.
     """
     folder, name = os.path.split(path)
-    aside = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    # Random, not the pid: two hosts (or two containers) that share the folder may well have equal pids.
+    aside = os.path.join(folder, f".{name}.{os.urandom(8).hex()}.tmp")
     try:
-        descriptor = _open_aside(files, aside)
+        descriptor = files.open_new(aside)
         try:
             write_all(files, descriptor, data)
             if durable:
                 files.sync(descriptor)
         finally:
-            os.close(descriptor)  # an error here is a failed write, and is raised as one
+            files.close(descriptor)
         files.rename(aside, path)
     except OSError:
         _forget(files, aside)
         raise
     if durable:
         files.sync_folder(folder)
-
-
-def _open_aside(files: Files, aside: str) -> int:
-    try:
-        return files.open_new(aside)
-    except FileExistsError:
-        files.unlink(aside)  # left by an earlier process with our pid
-        return files.open_new(aside)
 
 
 def _forget(files: Files, path: str) -> None:

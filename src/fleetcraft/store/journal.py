@@ -16,6 +16,8 @@ from fleetcraft.core.records import decode_line, encode_line
 from fleetcraft.store.files import FULL, Files, explain
 
 _CHUNK_BYTES = 1 << 20
+# No record is that long; what goes on beyond it is damage and is not kept in memory.
+_LONGEST_BYTES = 64 << 20
 
 
 class JournalEnded(OutOfReach):
@@ -31,7 +33,7 @@ class JournalWriter:
         self._files = files
         self.path = path
         self._descriptor = files.open_new(path, append=True)
-        self.number = 0  # of the last record
+        self.number = 0  # of the last record; one that could not be written uses up its number
         self.length = 0  # bytes written, also damaged ones
         self.durable = 0  # bytes covered by the last sync
         self._torn = False
@@ -40,11 +42,16 @@ class JournalWriter:
     def append(self, body: str) -> None:
         """Write one record whose number is `number + 1`.
 
-        Raises OSError when nothing or not all of it could be written; the record then does not exist.
+        Raises OSError when nothing or not all of it could be written. Whether the record exists is then unknown
+        (its newline alone may be missing), so its number is not given to another. Raises JournalEnded after a
+        failed sync.
         """
+        if self.ended:
+            raise JournalEnded(f"{self.path} takes no more records: an earlier sync failed.")
         line = encode_line(body)
         if self._torn:
             line = b"\n" + line
+        self.number += 1
         try:
             written = self._files.write(self._descriptor, line)
         except OSError:
@@ -57,11 +64,13 @@ class JournalWriter:
             self._torn = True
             raise OSError(errno.ENOSPC, f"short write to {self.path}")
         self._torn = False
-        self.number += 1
 
     def sync(self) -> None:
         """Make everything written so far durable. Raises JournalEnded, after which nothing may be appended."""
-        if self.durable == self.length and not self.ended:
+        if self.ended:
+            # A second sync may well succeed: the kernel reports an error once and drops the pages.
+            raise JournalEnded(f"{self.path} cannot be made durable: an earlier sync failed.")
+        if self.durable == self.length:
             return
         length = self.length
         try:
@@ -73,7 +82,7 @@ class JournalWriter:
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._descriptor)
+        self._files.close(self._descriptor)
 
 
 class Line(NamedTuple):
@@ -87,11 +96,13 @@ class Line(NamedTuple):
 def read_lines(files: Files, path: str, offset: int = 0, stop: int | None = None) -> Iterator[Line]:
     """The whole lines from byte `offset` on (up to byte `stop`); a torn last line is held back.
 
-    Lines end at the byte 0x0A and nowhere else. Memory stays constant, also over long damage.
+    Lines end at the byte 0x0A and nowhere else. Zero bytes before a line (a hole left by a crash or a network
+    file system) are damage of their own, and the line behind them is read. Time is linear and memory constant,
+    also over long damage.
     """
     descriptor = files.open_read(path)
     try:
-        pending = b""
+        splitter = _Splitter(offset)
         position = offset
         while stop is None or position < stop:
             want = _CHUNK_BYTES if stop is None else min(_CHUNK_BYTES, stop - position)
@@ -99,18 +110,51 @@ def read_lines(files: Files, path: str, offset: int = 0, stop: int | None = None
             if not chunk:
                 break
             position += len(chunk)
-            block = pending + chunk if pending else chunk
-            *lines, pending = block.split(b"\n")
-            for line in lines:
-                if line:
-                    yield Line(offset, len(line) + 1, decode_line(line))
-                offset += len(line) + 1
-            if len(pending) > 64 * _CHUNK_BYTES:
-                # No record is that long: a hole. Keep only its end, where the next good line may begin.
-                offset += len(pending) - _CHUNK_BYTES
-                pending = pending[-_CHUNK_BYTES:]
+            yield from splitter.feed(chunk)
     finally:
         os.close(descriptor)
+
+
+class _Splitter:
+    """Cuts chunks into lines; keeps what is open at the end of a chunk."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset  # where the open line begins
+        self.zeros = 0  # zero bytes at its begin
+        self.parts: list[bytes] = []  # what follows them
+        self.held = 0  # bytes in parts
+        self.dropped = 0  # bytes of a line that is too long for any record
+
+    def feed(self, chunk: bytes) -> Iterator[Line]:
+        first, *others = chunk.split(b"\n")
+        self._hold(first)
+        for piece in others:
+            yield from self._end_line()
+            self._hold(piece)
+
+    def _hold(self, piece: bytes) -> None:
+        if not self.held and not self.dropped and piece[:1] == b"\0":
+            rest = piece.lstrip(b"\0")
+            self.zeros += len(piece) - len(rest)
+            piece = rest
+        if piece:
+            self.parts.append(piece)
+            self.held += len(piece)
+            if self.held > _LONGEST_BYTES:
+                self.dropped += self.held
+                self.parts, self.held = [], 0
+
+    def _end_line(self) -> Iterator[Line]:
+        if self.zeros:
+            yield Line(self.offset, self.zeros, None)
+            self.offset += self.zeros
+        length = self.dropped + self.held + 1
+        if length > 1:
+            line = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+            yield Line(self.offset, length, None if self.dropped else decode_line(line))
+        self.offset += length
+        self.zeros = self.held = self.dropped = 0
+        self.parts = []
 
 
 def is_storage_full(error: OSError) -> bool:

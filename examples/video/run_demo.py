@@ -1,0 +1,207 @@
+"""Runs the toy video study from end to end on this machine, and writes one HTML report.
+
+Kill it at any point and run it again: it finishes the rest and repeats nothing, because all it knows is in the spool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from toyvideo.files import write_text
+from toyvideo.metrics import METRICS
+from toyvideo.report import Study, build_report
+from toyvideo.tasks import Plan, kind_of, study_tasks
+from toyvideo.timeline import TimelineEntry
+
+PROJECT = Path(__file__).resolve().parents[2]
+FLEETCRAFT = Path(sys.executable).with_name("fleetcraft")
+FINAL_STATES = ("succeeded", "failed", "quarantined", "cancelled", "blocked")
+WORKER = ("--cpus", "2", "--gpus", "simulated:2", "--idle-exit", "0s")
+WORKER_DEATHS = 20
+# How long to wait for a worker of an earlier, killed demo that still runs tasks but finishes none.
+PATIENCE_S = 120.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Enqueue what is not there yet, run what is not done yet, and show the result."""
+    arguments = parse_arguments(argv)
+    out = arguments.out.resolve()
+    spool = (arguments.spool or out / "spool").resolve()
+    if arguments.fresh and out.exists():
+        aside = out.with_name(f"{out.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}")
+        out.rename(aside)
+        print(f"the earlier demo lies in {aside}")
+    plan = Plan(folder=out / "results", arms=dict(arguments.arms), seeds=arguments.seeds)
+    began_s = time.monotonic()
+    enqueue(spool, plan, out / "tasks.jsonl")
+    run_workers(spool)
+    tasks = read_tasks(spool)
+    states = count_states(tasks)
+    print(
+        f"\n{', '.join(f'{count} {state}' for state, count in states.items())} after {time.monotonic() - began_s:.0f} s"
+    )
+    if states.get("succeeded", 0) < len(tasks):
+        return report_trouble(spool, tasks)
+    summary = json.loads((plan.folder / "summary" / "summary.json").read_text(encoding="utf-8"))
+    print(f"\n{score_table(summary)}\n")
+    report = write_report(out / "report.html", plan, summary, tasks)
+    print(f"report: {report}")
+    return 0
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="run_demo.py",
+        description="Train, generate, score and report a toy video study. Run it again after a kill: it goes on.",
+    )
+    parser.add_argument("--out", type=Path, default=PROJECT / "demo-output", help="folder for all results")
+    parser.add_argument("--spool", type=Path, help="spool to use (default: OUT/spool)")
+    parser.add_argument("--fresh", action="store_true", help="move an earlier demo aside and start anew")
+    parser.add_argument(
+        "--arms",
+        type=parse_arm,
+        nargs="+",
+        metavar="NAME:ITERATIONS",
+        default=list(Plan(folder=Path()).arms.items()),
+        help="arms to compare (default: short:150 medium:600 long:1500)",
+    )
+    parser.add_argument("--seeds", type=int, default=2, help="clips for each prompt and arm (default 2)")
+    return parser.parse_args(argv)
+
+
+def parse_arm(text: str) -> tuple[str, int]:
+    """Return an arm's name and iterations."""
+    name, _, iterations = text.partition(":")
+    if not name.isalnum() or not iterations.isdecimal() or not int(iterations):
+        raise argparse.ArgumentTypeError(f"{text!r} must look like short:150, a plain name and a number of iterations")
+    return name, int(iterations)
+
+
+def fleetcraft(*arguments: str | Path) -> str:
+    """Run one command of the tool and return what it printed; its own error goes to the terminal."""
+    try:
+        done = subprocess.run([FLEETCRAFT, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        raise SystemExit(f"{FLEETCRAFT} is not there; run `make demo`, which makes the environment first") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"`fleetcraft {' '.join(map(str, arguments))}` ended with {error.returncode}") from None
+    return done.stdout
+
+
+def enqueue(spool: Path, plan: Plan, listing: Path) -> None:
+    """Write the tasks as JSONL and enqueue them; those that the spool knows already stay as they are."""
+    lines = (json.dumps(task, sort_keys=True) for task in study_tasks(plan))
+    write_text(listing, "\n".join(lines) + "\n")
+    print(fleetcraft("task", "enqueue", "--spool", spool, "--from", listing), end="")
+
+
+def run_workers(spool: Path) -> None:
+    """Run one worker after another until nothing is left to do; each takes over what a dead one left."""
+    deaths = 0
+    last_seen: Mapping[str, int] = {}
+    last_change_s = time.monotonic()
+    while True:
+        code = run_worker(spool)
+        counts = count_states(read_tasks(spool))
+        unfinished = sum(count for state, count in counts.items() if state not in FINAL_STATES)
+        if not unfinished:
+            return
+        if counts != last_seen:
+            last_seen, last_change_s = counts, time.monotonic()
+        deaths += code != 0
+        if deaths > WORKER_DEATHS or time.monotonic() - last_change_s > PATIENCE_S:
+            raise SystemExit(f"unfinished tasks: {unfinished}; see `fleetcraft spool status --spool {spool}`")
+        if code != 0:
+            print(f"the worker ended with {code}; another one goes on with the {unfinished} unfinished tasks")
+        else:
+            # What is left is in the hands of another live worker, perhaps that of a killed demo.
+            time.sleep(1.0)
+
+
+def run_worker(spool: Path) -> int:
+    """Run one worker to its end and return its exit code; on Ctrl-C it drains, and the demo ends."""
+    process = subprocess.Popen([FLEETCRAFT, "worker", "run", "--spool", spool, *WORKER])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise SystemExit("stopped; run the same command again to finish the rest") from None
+
+
+def read_tasks(spool: Path) -> list[dict[str, Any]]:
+    """Return what the spool says about each task."""
+    tasks: list[dict[str, Any]] = json.loads(fleetcraft("task", "list", "--spool", spool, "--json"))["tasks"]
+    return tasks
+
+
+def count_states(tasks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Count tasks by state."""
+    states = [str(task["state"]) for task in tasks]
+    return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def timeline_of(tasks: Sequence[Mapping[str, Any]]) -> list[TimelineEntry]:
+    """Return one entry for each ended attempt."""
+    return [
+        TimelineEntry(
+            task=task["name"],
+            slot=str(attempt["slot"]),
+            worker=str(attempt["worker"]),
+            start_utc=attempt["started_utc"],
+            end_utc=attempt["ended_utc"],
+            outcome=attempt["outcome"],
+            kind=kind_of(task["name"]),
+        )
+        for task in tasks
+        for attempt in task["attempts"]
+        if attempt["started_utc"] and attempt["ended_utc"]
+    ]
+
+
+def score_table(summary: Mapping[str, Any]) -> str:
+    """Return the scores by arm as text."""
+    rows = [["arm", "iterations", *(metric.label for metric in METRICS)]]
+    for arm in summary["arms"]:
+        figures = [metric.format(arm["metrics"][metric.key]["value"]) for metric in METRICS]
+        rows.append([arm["arm"], str(arm["iterations"] or "(drawn)"), *figures])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def write_report(path: Path, plan: Plan, summary: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the report; it is made here, after the last task, so that its timeline has every task."""
+    study = Study(
+        summary=summary,
+        clips=plan.folder / "clips",
+        plots=plan.folder / "plots",
+        contact_sheet=plan.folder / "summary" / "contact-sheet.png",
+        timeline=timeline_of(tasks),
+        states=count_states(tasks),
+        made_utc=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+    )
+    write_text(path, build_report(study))
+    return path
+
+
+def report_trouble(spool: Path, tasks: Sequence[Mapping[str, Any]]) -> int:
+    """Name what did not succeed and the command that explains it."""
+    bad = [task for task in tasks if task["state"] != "succeeded"]
+    for task in bad[:5]:
+        print(
+            f"{task['name']} is {task['state']}: see `fleetcraft why task --spool {spool} {task['name']}`",
+            file=sys.stderr,
+        )
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

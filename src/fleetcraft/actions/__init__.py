@@ -1,0 +1,1 @@
+"""ACT: the one door through which every surface changes a spool."""

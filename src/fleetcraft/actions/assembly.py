@@ -1,0 +1,196 @@
+"""From descriptions to ledger lines: each task is checked, named and put into its group.
+
+A description that holds only a name and a command goes into the ledger byte for byte. That is the fast path of
+a bulk enqueue, and everything that it skips was shown not to matter for such a line.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from fleetcraft.actions.edges import Edges
+from fleetcraft.actions.groups import Groups
+from fleetcraft.actions.naming import Namer
+from fleetcraft.actions.shared import KINDS, EnqueueOptions, share
+from fleetcraft.actions.snapshots import check_script, freeze_all
+from fleetcraft.core.errors import TaskInvalid
+from fleetcraft.core.task import canonical, draft_task, is_plain
+from fleetcraft.spool.spool import Spool
+
+_CALL_KEYS = frozenset({"name", "call", "args"})
+_MAX_KNOWN = 4096
+# Texts that the kernel gets as bytes.
+_EXEC_KEYS = ("command", "shell", "validate", "notify", "env", "cwd", "python", "outputs")
+# Stands for a text that differs from line to line; no text of a person is likely to hold it, and it needs no escape.
+_HOLE = "fleetcraft-hole-5b1f6a0c"
+
+
+class Assembly:
+    """The tasks of one enqueue, collected."""
+
+    def __init__(self, spool: Spool, options: EnqueueOptions, place: Callable[[int], str], keep_names: int) -> None:
+        self._spool = spool
+        self._place = place
+        self.shared = share(options)
+        self.groups = Groups(spool, self.shared, place, keep_names)
+        self.edges = Edges(self.shared.after, place)
+        self._snapshots = freeze_all(spool, options.snapshot, self.shared.cwd)
+        self._namer = Namer(self.shared.header)
+        self._programs: set[str] = set()
+        self._calls: set[str] = set()
+        self._decomposed: list[tuple[int, str]] = []
+        self._decomposed_count = 0
+        self.plain = self.groups.group(self.shared.request, self.shared.priority, bool(self.shared.after))
+        self._after_tail = _after_tail(self.shared.after)
+        # Lines may pass untouched only where the options add nothing to them.
+        self._fast = self._snapshots is None and not self.shared.payload
+        self._shell = self._shell_parts()
+
+    def take_if_plain(self, task: Any, raw: bytes, number: int) -> bool:
+        """Put a line into the ledger as it is, if it is a JSON object that needs no work. Raises OSError.
+
+        `raw` is the whole line, ends with the closing brace, and holds only ASCII.
+        """
+        if not self._fast or type(task) is not dict:
+            return False
+        if is_plain(task):
+            if task["command"][0] not in self._programs:
+                return False
+        elif not self._is_plain_call(task, raw):
+            return False
+        if self._after_tail:
+            raw = raw[:-1] + self._after_tail
+        self.plain.add(task["name"], raw, number)
+        return True
+
+    def _is_plain_call(self, task: Mapping[str, Any], raw: bytes) -> bool:
+        name = task.get("name")
+        return (
+            task.keys() == _CALL_KEYS
+            and task["call"] in self._calls
+            and type(task["args"]) is dict
+            and type(name) is str
+            and 0 < len(name) <= 200
+            and "\0" not in name
+            # Numbers that JSON does not have; the check of the slow path refuses them.
+            and b"NaN" not in raw
+            and b"Infinity" not in raw
+        )
+
+    def add(self, task: object, number: int) -> None:
+        """Check one description and take it. Raises TaskInvalid, OSError."""
+        where = self._place(number)
+        if self.shared.payload and isinstance(task, dict):
+            given = self.shared.payload
+            if task.keys() & KINDS:
+                given = {key: value for key, value in given.items() if key not in KINDS}
+            task = {**given, **task}
+        draft = draft_task(task, where, self.shared.deciding)
+        line = dict(draft.line)
+        _check_texts(line, where)
+        self._check_program(line)
+        if self._snapshots is not None:
+            self._snapshots.apply(line, where)
+        if draft.after:
+            line["after"] = list(draft.after)
+        try:
+            name = draft.name or self._namer.name(self._namer.content(line, draft.request))
+            raw = canonical({**line, "name": name})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TaskInvalid(f"{where}: the task cannot be written as JSON ({error}).") from error
+        self._note_spelling(name, number)
+        self.edges.note(name, draft.after, number)
+        self.groups.group(draft.request, draft.priority, bool(draft.after)).add(name, raw, number)
+        if "call" in line and len(self._calls) < _MAX_KNOWN:
+            self._calls.add(line["call"])
+
+    def add_shell(self, text: str, number: int) -> None:
+        """Take one plain line. Raises TaskInvalid, OSError."""
+        if self._shell is None or _HOLE in text:
+            self.add({"shell": text}, number)
+            return
+        before, after, line_tail = self._shell
+        written = encode_basestring_ascii(text)
+        name = self._namer.name(f"{before}{written}{after}".encode())
+        self.plain.add(name, f'{line_tail[0]}"name":"{name}","shell":{written}{line_tail[1]}'.encode(), number)
+
+    def _shell_parts(self) -> tuple[str, str, tuple[str, str]] | None:
+        """What stands around the text in the digested content and in the ledger line of a plain line."""
+        if not self._fast:
+            return None
+        line: dict[str, Any] = {"shell": _HOLE}
+        if self.shared.after:
+            line["after"] = list(self.shared.after)
+        content = self._namer.content(line, self.shared.request).decode()
+        before, hole, after = content.partition(f'"{_HOLE}"')
+        whole = canonical({**line, "name": _HOLE}).decode()
+        head, name_hole, tail = whole.partition(f'"name":"{_HOLE}","shell":"{_HOLE}"')
+        if not hole or not name_hole or _HOLE in after:
+            return None
+        return before, after, (head, tail)
+
+    def _check_program(self, line: Mapping[str, Any]) -> None:
+        command = line.get("command")
+        if not command or command[0] in self._programs:
+            return
+        # A name without a slash is looked up where the task runs; only a path can be looked at here.
+        if "/" in command[0]:
+            check_script(os.path.join(str(line.get("cwd", self.shared.cwd)), command[0]), shown=command[0])
+        if len(self._programs) < _MAX_KNOWN and ("cwd" not in line or command[0].startswith("/")):
+            self._programs.add(command[0])
+
+    def _note_spelling(self, name: str, number: int) -> None:
+        if not name.isascii() and not unicodedata.is_normalized("NFC", name):
+            self._decomposed_count += 1
+            if len(self._decomposed) < 3:
+                self._decomposed.append((number, name))
+
+    def finish(self) -> None:
+        """Check what can be checked only with all tasks there. Raises TaskInvalid."""
+        if self._snapshots is not None:
+            self._snapshots.check_used()
+        self._spool.refresh()
+        self.edges.check(self._spool, self.groups.writers())
+
+    def notes(self) -> list[str]:
+        """What a person should know about these tasks."""
+        found = []
+        if self._decomposed:
+            shown = ", ".join(f"{name!r} at {self._place(number)}" for number, name in self._decomposed)
+            found.append(
+                f"{self._decomposed_count} names are spelled with combining marks and differ from the composed "
+                f"spelling that looks the same; they were kept as they are ({shown})"
+            )
+        batches = len(self.groups.writers())
+        if batches > 50:
+            found.append(
+                f"the tasks differ so much in resources and priority that they make {batches} batches; "
+                "fewer different values are faster"
+            )
+        return found
+
+
+def _after_tail(after: tuple[str, ...]) -> bytes:
+    return b',"after":%b}' % canonical(list(after)) if after else b""
+
+
+def _check_texts(line: Mapping[str, Any], where: str) -> None:
+    """Refuse text that no byte string stands for: half of a surrogate pair can be written in JSON, not executed."""
+    for key in _EXEC_KEYS:
+        value = line.get(key)
+        if value is None:
+            continue
+        texts = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else [value]
+        for text in texts:
+            if not text.isascii():
+                try:
+                    text.encode("utf-8", "surrogateescape")
+                except UnicodeEncodeError:
+                    raise TaskInvalid(
+                        f"{where}: {key} holds half of a surrogate pair ({text[:40]!r}), which is no text.",
+                        hint="A character beyond U+FFFF takes both halves in JSON, or the character itself.",
+                    ) from None

@@ -1,0 +1,129 @@
+"""Every noun and verb, and where its module is; a verb's module is imported when that verb is typed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+
+from fleetcraft.cli.command import Command
+from fleetcraft.cli.output import Output
+from fleetcraft.core.errors import EXIT_DONE, UsageError
+
+# One line for each noun, and for each verb the place of its Command. A noun with the verb "" stands alone.
+NOUNS = {
+    "task": "one unit of work, from the day it is enqueued",
+    "spool": "the directory that holds the tasks",
+    "worker": "the one process per machine that runs tasks",
+    "why": "why something is as it is",
+    "doctor": "whether this machine can do what is needed",
+    "bundle": "the worker side in one file",
+    "completion": "completion of words by your shell",
+}
+VERBS: dict[str, dict[str, str]] = {
+    "task": {
+        "enqueue": "task_enqueue:ENQUEUE",
+        "list": "task_list:LIST",
+        "show": "task_show:SHOW",
+        "logs": "task_logs:LOGS",
+        "cancel": "task_requests:CANCEL",
+        "retry": "task_requests:RETRY",
+        "verify": "task_verify:VERIFY",
+    },
+    "spool": {
+        "status": "spool_status:STATUS",
+        "check": "spool_care:CHECK",
+        "reap": "spool_care:REAP",
+        "compact": "spool_care:COMPACT",
+        "stop": "spool_requests:STOP",
+        "resume": "spool_requests:RESUME",
+        "limit": "spool_requests:LIMIT",
+    },
+    "worker": {
+        "run": "worker_run:RUN",
+        "drain": "worker_control:DRAIN",
+        "list": "worker_control:LIST",
+    },
+    "why": {"task": "why:TASK"},
+    "doctor": {"": "doctor:DOCTOR"},
+    "bundle": {"": "bundle:BUNDLE"},
+    "completion": {"": "completion:COMPLETION"},
+}
+_HELP = ("-h", "--help", "help")
+
+
+def load(noun: str, verb: str) -> Command:
+    """The Command of one verb."""
+    module, _, name = VERBS[noun][verb].partition(":")
+    command = getattr(importlib.import_module(f"fleetcraft.cli.{module}"), name)
+    assert isinstance(command, Command)  # noqa: S101  the table above is held by a test
+    return command
+
+
+def all_commands() -> Iterator[Command]:
+    """Every verb, in the order of the table."""
+    for noun, verbs in VERBS.items():
+        for verb in verbs:
+            yield load(noun, verb)
+
+
+def dispatch(argv: Sequence[str], output: Output) -> int:
+    """Find the verb, parse its arguments, do it. Raises FleetcraftError."""
+    if not argv or argv[0] in _HELP:
+        return _show_overview(output, list(argv[1:2]) if argv else [])
+    noun, rest = argv[0], argv[1:]
+    verbs = VERBS.get(noun)
+    if verbs is None:
+        raise UsageError(f"There is no command {noun!r}.{_nearest(noun, NOUNS)}", hint="See `fleetcraft --help`.")
+    if "" in verbs:
+        return _do(load(noun, ""), rest, output)
+    if not rest:
+        raise UsageError(f"`fleetcraft {noun}` needs a verb: {', '.join(verbs)}.", hint=f"See `fleetcraft {noun} --help`.")
+    if rest[0] in _HELP:
+        return _show_overview(output, [noun])
+    if rest[0] not in verbs:
+        raise UsageError(
+            f"There is no verb {rest[0]!r} for {noun}.{_nearest(rest[0], verbs)}", hint=f"It has: {', '.join(verbs)}."
+        )
+    return _do(load(noun, rest[0]), rest[1:], output)
+
+
+def _do(command: Command, words: Sequence[str], output: Output) -> int:
+    from fleetcraft.cli.parser import build_parser  # noqa: PLC0415  an unknown verb needs no parser
+
+    parser = build_parser(command)
+    tail: list[str] | None = None
+    if command.takes_command and "--" in words:
+        # By hand: argparse takes only the first `--` away, and would look for options of ours behind it.
+        at = list(words).index("--")
+        words, tail = words[:at], list(words[at + 1 :])
+    try:
+        arguments = parser.parse(words)
+    except SystemExit:
+        return EXIT_DONE  # --help was printed
+    arguments.tail = tail
+    return command.run(arguments, output)
+
+
+def _show_overview(output: Output, nouns: Sequence[str]) -> int:
+    chosen = [noun for noun in NOUNS if not nouns or noun in nouns]
+    if not chosen:
+        raise UsageError(f"There is no command {nouns[0]!r}.{_nearest(nouns[0], NOUNS)}", hint="See `fleetcraft --help`.")
+    output.line(f"usage: {output.paint('fleetcraft', 'bold')} {' '.join(nouns) or 'NOUN'} [VERB] [OPTIONS]")
+    if not nouns:
+        output.lines(["", "Enqueue tasks into a spool, run workers that drain it, and see what became of every task."])
+    for noun in chosen:
+        output.lines(["", f"{output.paint(noun, 'bold')}: {NOUNS[noun]}"])
+        for verb in VERBS[noun]:
+            words = f"{noun} {verb}".strip()
+            output.line(f"  {output.paint(f'{words:<16}', 'cyan')} {load(noun, verb).summary}")
+    output.lines(["", f"Each has its own help, with examples: fleetcraft {chosen[0]} {next(iter(VERBS[chosen[0]]))} --help".rstrip()])
+    if not nouns:
+        output.line("A first job:  fleetcraft task enqueue --name hello -- echo hello  &&  fleetcraft worker run --idle-exit 0s")
+    return EXIT_DONE
+
+
+def _nearest(word: str, known: Sequence[str] | dict[str, str]) -> str:
+    import difflib  # noqa: PLC0415  only when an error is being written
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

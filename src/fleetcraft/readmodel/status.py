@@ -1,0 +1,191 @@
+"""The numbers of a spool: how many tasks stand where, how fast they end, and what stands in the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fleetcraft.core.resources import Request
+from fleetcraft.core.states import TaskState, WorkerState
+from fleetcraft.readmodel.lives import WorkerView
+from fleetcraft.readmodel.picture import Picture, take_picture
+from fleetcraft.spool.reading import SpoolFold
+from fleetcraft.spool.spool import Spool
+
+_OPEN = (TaskState.WAITING, TaskState.CLAIMED, TaskState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """One dated reading. The states add up to `total`."""
+
+    spool: str
+    at_utc: float
+    total: int
+    counts: dict[TaskState, int]
+    uncovered: int
+    rate_per_s: float | None
+    rate_reason: str
+    eta_s: float | None
+    eta_reason: str
+    batches: int
+    files: int
+    foreign: int
+    damaged: int
+    stopped: bool
+    workers: tuple[WorkerView, ...]
+    ended_workers: int
+    in_the_way: tuple[str, ...]
+
+    @property
+    def ended(self) -> int:
+        """How many tasks have ended."""
+        return sum(count for state, count in self.counts.items() if state.ended)
+
+    @property
+    def unfinished(self) -> int:
+        """How many tasks have not ended and still can."""
+        return self.total - self.ended - self.counts[TaskState.BLOCKED]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON document, without its schema."""
+        return {
+            "spool": self.spool,
+            "at_utc": round(self.at_utc, 3),
+            "total": self.total,
+            **{state.value: self.counts[state] for state in TaskState},
+            "uncovered": self.uncovered,
+            "rate_per_s": self.rate_per_s,
+            "rate_reason": self.rate_reason or None,
+            "eta_s": self.eta_s,
+            "eta_reason": self.eta_reason or None,
+            "batches": self.batches,
+            "files": self.files,
+            "foreign": self.foreign,
+            "damaged": self.damaged,
+            "stopped": self.stopped,
+            "workers": [worker.as_json() for worker in self.workers],
+            "ended_workers": self.ended_workers,
+            "in_the_way": list(self.in_the_way),
+        }
+
+
+def read_status(spool: Spool, reader: SpoolFold | None = None) -> StatusView:
+    """Read the status; with the same `reader` again only what is new costs time. Raises OSError."""
+    picture = take_picture(spool, reader)
+    counts = picture.counts()
+    left = sum(counts[state] for state in _OPEN) + counts[TaskState.HELD]
+    rate, rate_reason = _rate(picture)
+    eta, eta_reason = _eta(left, rate, rate_reason)
+    lives = picture.reader.lives.values()
+    shown = [worker for worker in picture.workers if not worker.buried]
+    return StatusView(
+        spool=spool.layout.root,
+        at_utc=picture.now_utc,
+        total=spool.total(),
+        counts=counts,
+        uncovered=picture.count_uncovered(),
+        rate_per_s=rate,
+        rate_reason=rate_reason,
+        eta_s=eta,
+        eta_reason=eta_reason,
+        batches=len(spool.batches()),
+        files=count_files(spool),
+        foreign=picture.foreign,
+        damaged=sum(reading.damaged for reading in lives) + picture.reader.requests.damaged,
+        stopped=picture.reader.requests.stopped,
+        workers=tuple(shown),
+        ended_workers=len(picture.workers) - len(shown) + sum(reading.cached for reading in lives),
+        in_the_way=tuple(what_stands_in_the_way(picture, counts)),
+    )
+
+
+def _rate(picture: Picture) -> tuple[float | None, str]:
+    up = [worker for worker in picture.workers if worker.is_running and worker.state is not WorkerState.STALE]
+    if not up:
+        return None, "no worker is up"
+    rates = [worker.rate_per_s for worker in up if worker.rate_per_s is not None]
+    if not rates:
+        return None, "no worker has measured its rate yet"
+    return round(sum(rates), 3), ""
+
+
+def _eta(left: int, rate: float | None, reason: str) -> tuple[float | None, str]:
+    if not left:
+        return 0.0, ""
+    if rate is None:
+        return None, reason
+    if rate <= 0:
+        return None, "nothing ended lately"
+    return round(left / rate, 1), ""
+
+
+def count_files(spool: Spool) -> int:
+    """Files below the spool; a file that vanishes meanwhile is no matter."""
+    return sum(len(names) for _, _, names in os.walk(spool.layout.root))
+
+
+def what_stands_in_the_way(picture: Picture, counts: dict[TaskState, int]) -> Iterator[str]:
+    """Sentences, the most useful first; none while everything is on its way."""
+    requests = picture.reader.requests
+    workers = picture.workers
+    left = sum(counts[state] for state in (*_OPEN, TaskState.HELD))
+    if requests.stopped and left:
+        why = f" ({requests.stop_reason})" if requests.stop_reason else ""
+        yield f"The spool was stopped by request{why}; `fleetcraft spool resume` goes on."
+    running = [worker for worker in workers if worker.is_running]
+    lost = [worker for worker in workers if worker.state is WorkerState.LOST and not worker.buried]
+    for worker in lost:
+        yield f"Worker {worker.life} on {worker.host} is lost: {worker.reason}."
+    if left and not running:
+        yield "No worker is up; start one with `fleetcraft worker run`."
+    for worker in running:
+        if worker.state is WorkerState.STORAGE_FULL:
+            yield f"The storage is full, says worker {worker.life} on {worker.host}; it goes on when space returns."
+        elif worker.state is WorkerState.STALE:
+            yield f"Worker {worker.life} on {worker.host} is silent: {worker.reason}."
+        elif worker.state is WorkerState.DRAINING:
+            yield f"Worker {worker.life} on {worker.host} is draining{f' ({worker.reason})' if worker.reason else ''}."
+        elif worker.reason and worker.state is WorkerState.UP:
+            yield f"Worker {worker.life} on {worker.host}: {worker.reason}."
+    yield from _unfit(picture, running)
+    if counts[TaskState.BLOCKED]:
+        yield _blocked(picture, counts[TaskState.BLOCKED])
+    if picture.count_uncovered():
+        number = picture.count_uncovered()
+        yield f"{number:,} waiting {_tasks(number)} without a token; `fleetcraft spool check --repair` offers them again."
+    for batch in picture.unfinished:
+        yield f"Batch {batch} was published and never offered; `fleetcraft spool check --repair` offers it."
+
+
+def _tasks(number: int) -> str:
+    return "task is" if number == 1 else "tasks are"
+
+
+def _blocked(picture: Picture, number: int) -> str:
+    names = sorted(set(picture.held.blockers.values()))
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{number:,} {_tasks(number)} blocked: they wait for {shown}, which did not succeed."
+
+
+def _unfit(picture: Picture, running: list[WorkerView]) -> Iterator[str]:
+    """Lanes that wait and that no worker could ever run."""
+    able = [worker for worker in running if worker.cpus is not None]
+    if not able:
+        return
+    waiting: dict[str, tuple[Request, int]] = {}
+    for token in picture.tokens:
+        batch = picture.spool.batch(token.batch)
+        if batch is None or token.form:
+            continue
+        request, number = waiting.get(token.lane, (batch.request, 0))
+        waiting[token.lane] = (request, number + token.count)
+    for lane, (request, number) in sorted(waiting.items()):
+        gpus, cpus = max(worker.gpus or 0 for worker in able), max(worker.cpus or 0 for worker in able)
+        if request.gpus > gpus:
+            have = "no worker has any" if not gpus else f"the largest worker has {gpus}"
+            yield f"{number:,} {_tasks(number)} waiting for {request.gpus:g} GPUs each (lane {lane}), and {have}."
+        elif request.cpus > cpus:
+            yield f"{number:,} {_tasks(number)} waiting for {request.cpus} CPUs each (lane {lane}); the largest worker has {cpus}."

@@ -1,0 +1,413 @@
+"""Runs command tasks: start, watch, prove, record. One `Running` per slot; the journal before and after each.
+
+The order for every attempt is fixed: `started` (synced first when the task was lost before), exec, `spawned`,
+outputs proved, receipt. A slot is free when the whole process tree is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fleetcraft.core.clock import Clock
+from fleetcraft.core.names import TaskId
+from fleetcraft.core.outcome import Start
+from fleetcraft.core.records import spawned_body, started_body, success_body
+from fleetcraft.core.states import LossCause, Outcome
+from fleetcraft.workers.book import Claim, Pace
+from fleetcraft.workers.cgroup import oom_kills
+from fleetcraft.workers.child import Child, Ended, Launch, Supervisor
+from fleetcraft.workers.logs import SlotLogs
+from fleetcraft.workers.payload import (
+    Place,
+    base_environment,
+    check_snapshot,
+    command_of,
+    environment_of,
+    heavy_outputs,
+    prove_outputs,
+)
+from fleetcraft.workers.sink import Sink
+from fleetcraft.workers.slots import Capacity, Slot
+from fleetcraft.workers.verdict import End, Ruling, Tally, memory_evidence, rule
+
+_NODE_TROUBLE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_INLINE_PROOF_BYTES = 32 * 1024**2
+DEFAULT_GRACE_S = 10.0
+
+
+@dataclass(slots=True)
+class Running:
+    """One attempt in progress."""
+
+    claim: Claim
+    position: int
+    id: TaskId
+    attempt: int
+    task: Mapping[str, Any]
+    slot: Slot
+    log: tuple[int, int]  # file number, first byte
+    at_utc: float
+    at_mono_s: float
+    child: Child | None = None
+    stage: str = "run"
+    deadline_s: float | None = None
+    permits: list[str] = field(default_factory=list)
+    how: Start = Start.SINGLE
+    first: Ended | None = None  # how the task itself ended, while its validator runs
+    proofs: list[dict[str, Any]] = field(default_factory=list)
+    oom_kills_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concluded:
+    """What the loop is told about a finished attempt."""
+
+    id: TaskId
+    ruling: Ruling
+    wall_s: float
+    claim: Claim
+    position: int
+    attempt: int
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Runner:
+    """All command tasks of one worker."""
+
+    clock: Clock
+    sink: Sink
+    supervisor: Supervisor
+    capacity: Capacity
+    logs: SlotLogs
+    pace: Pace
+    life: str
+    pass_env: tuple[str, ...]
+    deadline_utc: float | None
+    wake: Callable[[], None]
+    kill_grace_s: float = DEFAULT_GRACE_S
+    drain_cause: LossCause | None = None
+    running: dict[int, Running] = field(default_factory=dict)  # by pid
+    proving: list[tuple[Running, Ended, list[tuple[list[dict[str, Any]], str | None]]]] = field(default_factory=list)
+    spare_permits: list[tuple[tuple[tuple[str, int], ...], list[str]]] = field(default_factory=list)
+    finished: list[Concluded] = field(default_factory=list)
+    _environments: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
+
+    def start(
+        self, claim: Claim, position: int, attempt: int, task: Mapping[str, Any], slot: Slot, permits: list[str]
+    ) -> bool:
+        """Start one attempt; False when the node could not start a process (the task stays ours). Raises OSError."""
+        owner = claim.batch.origin(position)
+        careful = position in claim.careful
+        how = Start.ALONE if position in claim.alone else Start.SINGLE
+        descriptor, file_no, offset = self.logs.begin(slot.number)
+        claim.begin(position, attempt)
+        running = Running(
+            claim, position, owner, attempt, task, slot, (file_no, offset), self.clock.utc(), self.clock.mono(),
+            permits=permits, how=how,
+        )  # fmt: skip
+        self._record_started(running)
+        if careful or attempt > 1:
+            # A task that takes its node down must be counted: its start is durable before it runs.
+            self.sink.sync()
+        problem = check_snapshot(task) if "snapshot" in task else None
+        if problem is None:
+            try:
+                self._launch(running, descriptor, command_of(task))
+            except OSError as error:
+                if error.errno in _NODE_TROUBLE:
+                    self._undo(running, error)
+                    return False
+                problem = _spawn_problem(error, task)
+        if problem is not None:
+            self._conclude(running, End(error=problem), None)
+        return True
+
+    def _record_started(self, running: Running) -> None:
+        task, gen, attempt = running.id, running.claim.token.gen, running.attempt
+        slot, at, how = running.slot.number, running.at_utc, running.how
+        facts = {"t": "started", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "how": how}
+        if how == Start.SINGLE and not running.slot.gpus:
+            self.sink.put(lambda number: started_body(number, task.batch, task.index, gen, attempt, slot, at), facts)
+        else:
+            body = {**facts, "s": slot, "at": round(at, 3), "log": [running.log[0], running.log[1]]}
+            if running.slot.gpus:
+                body["gpus"] = list(running.slot.gpus)
+            self.sink.record(body)
+
+    def _launch(self, running: Running, output: int, command: tuple[list[str], bytes | None]) -> None:
+        task = running.task
+        key = id(running.claim.batch.defaults(running.position))
+        base = self._environments.get(key)
+        if base is None:
+            if len(self._environments) > 64:
+                self._environments.clear()
+            base = self._environments[key] = base_environment(task, os.environ, self.pass_env)
+        mark = f"{self.life}:{running.id}:{running.claim.token.gen}:{running.attempt}"
+        place = Place(
+            task_id=str(running.id), attempt=running.attempt, life=self.life, mark=mark, slot=running.slot.number,
+            gpus=running.slot.gpus, deadline_utc=self.deadline_utc,
+        )  # fmt: skip
+        running.oom_kills_before = oom_kills()
+        child = self.supervisor.spawn(
+            Launch(
+                argv=command[0],
+                cwd=str(task.get("cwd", "/")),
+                env=environment_of(task, base, place),
+                output=output,
+                mark=mark,
+                script=command[1],
+            )
+        )
+        running.child = child
+        self.running[child.pid] = running
+        timeout = task.get("timeout")
+        if timeout is not None and running.deadline_s is None:
+            running.deadline_s = running.at_mono_s + float(timeout)
+        if running.stage == "run":
+            task_id, attempt, pid, boot = running.id, running.attempt, child.pid, child.started_boot_s
+            self.sink.put(
+                lambda number: spawned_body(number, task_id.batch, task_id.index, attempt, pid, boot), {"t": "spawned"}
+            )
+
+    def _undo(self, running: Running, error: OSError) -> None:
+        """The node has no process, memory or descriptor left: not the task's fault; it runs again here soon."""
+        text = f"this node could not start a process: {os.strerror(error.errno or 0)}"
+        tally = running.claim.tallies.get(running.position, Tally())
+        ruling = Ruling(
+            outcome=Outcome.LOST, final=None, cause=LossCause.DRAINED, error=text, retry_in_s=1.0, tally=tally
+        )
+        self._settle(running, ruling, None)
+
+    def on_ended(self, ended: Ended) -> bool:
+        """Take one ended process tree; False when it is none of ours."""
+        running = self.running.pop(ended.child.pid, None)
+        if running is None:
+            return False
+        if running.stage == "validate":
+            problem = None
+            if ended.exit_code != 0:
+                problem = f"the validator ended with {_how(ended)}"
+            self._conclude(running, _end_of(running.first or ended, problem, self.drain_cause), running.first or ended)
+            return True
+        if ended.exit_code == 0 and ended.stop_reason != "timeout" and ended.stop_reason != "cancelled":
+            self._prove(running, ended)
+        else:
+            self._conclude(running, self._explain(running, ended), ended)
+        return True
+
+    def _prove(self, running: Running, ended: Ended) -> None:
+        task = running.task
+        if "outputs" not in task:
+            self._validate(running, ended, [], None)
+        elif heavy_outputs(task, _INLINE_PROOF_BYTES):
+            # Hashing gigabytes must not hold up heartbeats and other slots.
+            answer: list[tuple[list[dict[str, Any]], str | None]] = []
+            self.proving.append((running, ended, answer))
+            wake = self.wake
+
+            def work() -> None:
+                answer.append(prove_outputs(task))
+                wake()
+
+            threading.Thread(target=work, daemon=True, name="prove").start()
+        else:
+            self._validate(running, ended, *prove_outputs(task))
+
+    def collect_proofs(self) -> None:
+        """Go on with attempts whose outputs were hashed in the background."""
+        for entry in [entry for entry in self.proving if entry[2]]:
+            self.proving.remove(entry)
+            running, ended, answer = entry
+            self._validate(running, ended, *answer[0])
+
+    def _validate(self, running: Running, ended: Ended, proofs: list[dict[str, Any]], problem: str | None) -> None:
+        running.proofs = proofs
+        validator = running.task.get("validate")
+        if validator is None or problem is not None:
+            self._conclude(running, _end_of(ended, problem, self.drain_cause), ended)
+            return
+        running.stage, running.first = "validate", ended
+        try:
+            self._launch(running, self.logs.begin(running.slot.number)[0], (list(validator), None))
+        except OSError as error:
+            problem = f"the validator could not be started: {_spawn_problem(error, {'command': validator})}"
+            self._conclude(running, _end_of(ended, problem, self.drain_cause), ended)
+
+    def _explain(self, running: Running, ended: Ended) -> End:
+        end = _end_of(ended, None, self.drain_cause)
+        if ended.stop_reason is not None:
+            return end
+        kills = oom_kills()
+        before = running.oom_kills_before
+        delta = kills - before if kills is not None and before is not None else None
+        tail = self.logs.tail(running.slot.number, running.log[1])
+        return replace(end, memory_evidence=memory_evidence(ended.exit_code, ended.signal, tail, delta))
+
+    def _conclude(self, running: Running, end: End, ended: Ended | None) -> None:
+        tally = running.claim.tallies.get(running.position, Tally())
+        self._settle(running, rule(end, running.task, tally), ended)
+
+    def _settle(self, running: Running, ruling: Ruling, ended: Ended | None) -> None:
+        """Write the receipt, free the slot, and decide where the task goes."""
+        wall_s = ended.wall_s if ended is not None else 0.0
+        self._receipt(running, ruling, ended)
+        claim, position = running.claim, running.position
+        if ruling.final is not None:
+            claim.end(position)
+            claim.tallies.pop(position, None)
+            claim.attempts.pop(position, None)
+        else:
+            due = None if ruling.retry_in_s is None else self.clock.mono() + ruling.retry_in_s
+            claim.put_back(position, running.attempt + 1, due, ruling.tally)
+        if ruling.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
+            self.pace.observe(claim.token.lane, max(wall_s, 1e-6))
+        if running.permits:
+            self.spare_permits.append((claim.request.uses, running.permits))
+        self.capacity.give_back(running.slot)
+        self.finished.append(
+            Concluded(
+                id=running.id, ruling=ruling, wall_s=wall_s, claim=claim, position=position, attempt=running.attempt
+            )
+        )
+        if ruling.final is not None and "notify" in running.task:
+            self._notify(running, ruling)
+
+    def _receipt(self, running: Running, ruling: Ruling, ended: Ended | None) -> None:
+        task, gen, attempt, slot = running.id, running.claim.token.gen, running.attempt, running.slot.number
+        end_utc = self.clock.utc()
+        log = (running.log[0], running.log[1], self.logs.end(slot))
+        facts: dict[str, Any] = {
+            "t": "receipt", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "o": ruling.outcome.value,
+        }  # fmt: skip
+        if ruling.final is not None:
+            facts["final"] = ruling.final.value
+        plain = ruling.outcome is Outcome.SUCCEEDED and not running.proofs and not running.slot.gpus
+        if plain and ended is not None and not ended.left_background and running.how == Start.SINGLE:
+            at, wall, cpu, rss = running.at_utc, ended.wall_s, ended.cpu_s, ended.rss_kib
+            self.sink.put(
+                lambda number: success_body(
+                    number, task.batch, task.index, gen, attempt, slot, at, end_utc, wall, cpu, rss, log
+                ),
+                facts,
+            )
+            return
+        self.sink.record({**facts, **receipt_details(running, ruling, ended, end_utc, log)})
+
+    def _notify(self, running: Running, ruling: Ruling) -> None:
+        """Run the person's command about the end of a task; it holds no slot and its failure changes nothing."""
+        env = {
+            **base_environment(running.task, os.environ, self.pass_env),
+            b"FLEETCRAFT_TASK": os.fsencode(str(running.task["name"])),
+            b"FLEETCRAFT_STATE": str(ruling.final).encode(),
+            b"FLEETCRAFT_OUTCOME": ruling.outcome.value.encode(),
+        }
+        try:
+            output = self.logs.begin(running.slot.number)[0]
+            launch = Launch(
+                argv=list(running.task["notify"]), cwd="/", env=env, output=output, mark=f"{self.life}:notify:{running.id}"
+            )
+            self.supervisor.spawn(launch)
+        except OSError as error:
+            self.sink.record({"t": "note", "what": "notify", "task": str(running.id), "error": str(error)})
+
+    def stop_all(self, reason: str, grace_s: float | None = None) -> None:
+        """Begin to end every attempt: its own checkpoint signal and grace first, where it has one."""
+        for running in self.running.values():
+            self.stop(running, reason, grace_s)
+
+    def stop(self, running: Running, reason: str, grace_s: float | None = None) -> None:
+        """Begin to end one attempt."""
+        if running.child is None:
+            return
+        name = running.task.get("checkpoint_signal") if reason == "drain" else None
+        first = signal.Signals[name] if name else signal.SIGTERM
+        grace = running.task.get("checkpoint_grace") if reason == "drain" else None
+        if grace is None:
+            grace = self.kill_grace_s
+        if grace_s is not None:
+            grace = min(float(grace), grace_s)
+        self.supervisor.stop(running.child, reason, first=first, grace_s=float(grace))
+
+    def check_timeouts(self, now_s: float) -> float | None:
+        """End what ran too long; returns when the next timeout is due."""
+        nearest: float | None = None
+        for running in self.running.values():
+            if running.deadline_s is None or running.child is None or running.child.stop_reason is not None:
+                continue
+            if now_s >= running.deadline_s:
+                self.stop(running, "timeout")
+            elif nearest is None or running.deadline_s < nearest:
+                nearest = running.deadline_s
+        return nearest
+
+    @property
+    def busy(self) -> bool:
+        """True while an attempt is in progress."""
+        return bool(self.running or self.proving)
+
+
+def receipt_details(
+    running: Running, ruling: Ruling, ended: Ended | None, end_utc: float, log: tuple[int, int, int]
+) -> dict[str, Any]:
+    """The part of a receipt that only people and reports read."""
+    details: dict[str, Any] = {
+        "s": running.slot.number,
+        "at": round(running.at_utc, 3),
+        "end": round(end_utc, 3),
+        "log": list(log),
+    }
+    if running.slot.gpus:
+        details["gpus"] = list(running.slot.gpus)
+    if running.how != Start.SINGLE:
+        details["how"] = running.how.value
+    if ruling.cause:
+        details["cause"] = str(ruling.cause)
+    if ruling.error:
+        details["error"] = ruling.error
+    if ruling.retry_in_s is not None:
+        details["retry_in_s"] = round(ruling.retry_in_s, 3)
+    if running.proofs:
+        details["outputs"] = running.proofs
+    if ended is not None:
+        details.update(wall=round(ended.wall_s, 4), cpu=round(ended.cpu_s, 4), rss_kib=ended.rss_kib)
+        if ended.exit_code is not None:
+            details["exit"] = ended.exit_code
+        if ended.signal is not None:
+            details["signal"] = ended.signal
+        if ended.left_background:
+            details["left_background"] = list(ended.left_background)
+        if ended.unkillable:
+            details["unkillable"] = [list(entry) for entry in ended.unkillable]
+    return details
+
+
+def _end_of(ended: Ended, problem: str | None, drain_cause: LossCause | None) -> End:
+    return End(
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        stop_reason=ended.stop_reason,
+        drain_cause=drain_cause or LossCause.DRAINED,
+        output_problem=problem,
+    )
+
+
+def _how(ended: Ended) -> str:
+    return f"signal {ended.signal}" if ended.signal else f"exit {ended.exit_code}"
+
+
+def _spawn_problem(error: OSError, task: Mapping[str, Any]) -> str:
+    program = task["command"][0] if "command" in task else "/bin/sh"
+    cwd = task.get("cwd", "/")
+    if error.errno == errno.ENOENT and not os.path.isdir(cwd):
+        return f"the working directory {cwd} does not exist on this host"
+    reason = os.strerror(error.errno or 0)
+    return f"cannot start {program!r}: {reason}"
+
+

@@ -1,0 +1,92 @@
+"""Where a worker writes what happened: its journal, the fold of that journal, heartbeat and summary.
+
+When the storage is full nothing is lost: records wait here in order, and the worker starts and releases
+nothing until they are written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fleetcraft.core.outcome import Fold
+from fleetcraft.core.records import dump
+from fleetcraft.spool.life import SUMMARY, Life
+from fleetcraft.store.files import publish_file
+from fleetcraft.store.journal import is_storage_full
+
+_SUMMARY_STEP_BYTES = 64 * 1024
+
+Build = Callable[[int], str]
+
+
+class Sink:
+    """The only way a worker appends to its journal."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.fold = Fold()
+        self.storage_full = False
+        self._pending: deque[tuple[Build, Mapping[str, Any]]] = deque()
+        self._summary_at = 0
+        self._summary_bytes = 0
+        self.last_sync_s = life.spool.clock.mono()
+
+    @property
+    def clear(self) -> bool:
+        """True when every record is in the journal."""
+        return not self._pending
+
+    def put(self, build: Build, facts: Mapping[str, Any]) -> None:
+        """Append the record that `build(number)` spells; `facts` is what the fold needs of it.
+
+        Raises OSError when the storage failed otherwise than by being full.
+        """
+        if self._pending:
+            self._pending.append((build, facts))
+            return
+        self._write(build, facts)
+
+    def _write(self, build: Build, facts: Mapping[str, Any]) -> None:
+        try:
+            self.life.journal.append(build(self.life.journal.number + 1))
+        except OSError as error:
+            if not is_storage_full(error):
+                raise
+            self.storage_full = True
+            self._pending.appendleft((build, facts))
+            return
+        self.fold.add(self.life.id, facts)
+
+    def record(self, body: Mapping[str, Any]) -> None:
+        """Append a record given as an object."""
+        self.put(lambda number: dump({"n": number, **body}), body)
+
+    def flush(self) -> bool:
+        """Try to write what waits; True when nothing waits any more."""
+        while self._pending:
+            before = len(self._pending)
+            build, facts = self._pending.popleft()
+            self._write(build, facts)
+            if len(self._pending) >= before:
+                return False
+        self.storage_full = False
+        return True
+
+    def sync(self) -> None:
+        """Make the journal durable. Raises JournalEnded."""
+        self.life.journal.sync()
+        self.last_sync_s = self.life.spool.clock.mono()
+
+    def summarize(self, *, force: bool = False) -> None:
+        """Replace the summary when enough was written since; readers then read only the tail. Raises OSError."""
+        length = self.life.journal.length
+        if not self.clear or length == self._summary_at:
+            return
+        if not force and length - self._summary_at < max(_SUMMARY_STEP_BYTES, 2 * self._summary_bytes):
+            return
+        body = dump({"version": 1, "covers": length, "fold": self.fold.as_json()}).encode()
+        publish_file(self.life.files, os.path.join(self.life.folder, SUMMARY), body, durable=False)
+        self._summary_at, self._summary_bytes = length, len(body)

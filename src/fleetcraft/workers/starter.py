@@ -1,0 +1,123 @@
+"""Fills free slots from the claims in hand, best priority first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fleetcraft.spool.permits import return_permits, take_permits
+from fleetcraft.workers.book import Claim
+from fleetcraft.workers.calls import Calls
+from fleetcraft.workers.context import Context
+from fleetcraft.workers.runner import Runner
+from fleetcraft.workers.verdict import grown_vram
+
+_NODE_PAUSE_S = 1.0
+
+
+@dataclass(slots=True)
+class Starter:
+    """Starts tasks while slots, permits and the node allow."""
+
+    ctx: Context
+    runner: Runner
+    calls: Calls
+    started: int = 0
+    hold_until_s: float = 0.0  # the node could not start a process: no new one until then
+
+    def fill(self, now_s: float) -> None:
+        """Start everything that can start now."""
+        progress = True
+        while progress and now_s >= self.hold_until_s:
+            progress = any(self._start_from(claim, now_s) for claim in self.ctx.book.by_priority())
+        if self.runner.spare_permits:
+            self.return_permits()
+
+    @property
+    def enough(self) -> bool:
+        """True when as many tasks were started as the options allow."""
+        most = self.ctx.options.max_tasks
+        return most is not None and self.started >= most
+
+    def _start_from(self, claim: Claim, now_s: float) -> bool:
+        if self.enough:
+            return False
+        due = claim.next_due(now_s)
+        if due is not None:
+            position, attempt = due
+        else:
+            first = claim.next_fresh()
+            if first is None:
+                return False
+            position, attempt = first, claim.attempt_of(first)
+        if claim.alone and position in claim.alone:
+            if not self._nothing_runs():
+                return False
+        elif self._one_runs_alone():
+            return False
+        task = claim.batch.complete(position, json.loads(claim.line(position)))
+        if "call" in task:
+            return self._start_call(claim, position, attempt, task, single=due is not None)
+        return self._start_command(claim, position, attempt, task, now_s)
+
+    def _start_command(self, claim: Claim, position: int, attempt: int, task: dict[str, Any], now_s: float) -> bool:
+        request = claim.request
+        vram = grown_vram(request.vram_bytes, claim.tallies[position]) if position in claim.tallies else None
+        slot = self.ctx.capacity.take(request, self.ctx.requests.limits, vram)
+        if slot is None:
+            self.calls.evict()  # a resident may sit idle on the slot that this task needs
+            return False
+        permits = self._permits(claim)
+        if permits is None:
+            self.ctx.capacity.give_back(slot)
+            return False
+        self.started += 1
+        if not self.runner.start(claim, position, attempt, task, slot, permits):
+            self.hold_until_s = now_s + _NODE_PAUSE_S
+            return False
+        return True
+
+    def _start_call(self, claim: Claim, position: int, attempt: int, task: dict[str, Any], *, single: bool) -> bool:
+        key = self.calls.key_of(task)
+        host = self.calls.idle_host(key)
+        if host is None:
+            slot = self.ctx.capacity.take(claim.request, self.ctx.requests.limits)
+            if slot is None:
+                self.calls.evict()
+                return False
+            try:
+                host = self.calls.load(task, slot, key)
+            except OSError:
+                self.ctx.capacity.give_back(slot)
+                self.hold_until_s = self.ctx.clock.mono() + _NODE_PAUSE_S
+                return False
+        most = 1 if single else self.calls.chunk_size(claim.token.lane)
+        if self.ctx.options.max_tasks is not None:
+            most = max(1, min(most, self.ctx.options.max_tasks - self.started))
+        self.started += self.calls.send(host, claim, position, attempt, task, most)
+        return True
+
+    def _nothing_runs(self) -> bool:
+        self.calls.evict()
+        return not self.runner.busy and not self.calls.hosts
+
+    def _one_runs_alone(self) -> bool:
+        return any(claim.alone and not claim.alone.isdisjoint(claim.running) for claim in self.ctx.book)
+
+    def _permits(self, claim: Claim) -> list[str] | None:
+        """Permits for named resources: those of the task before are handed on, so a run of tasks costs one rename."""
+        uses = claim.request.uses
+        if not uses:
+            return []
+        for entry in self.runner.spare_permits:
+            if entry[0] == uses:
+                self.runner.spare_permits.remove(entry)
+                return entry[1]
+        return take_permits(self.ctx.spool, self.ctx.life.id, uses, self.ctx.requests.limits)
+
+    def return_permits(self) -> None:
+        """Give back permits that no task took over."""
+        for _, permits in self.runner.spare_permits:
+            return_permits(self.ctx.spool, permits)
+        self.runner.spare_permits.clear()
