@@ -318,7 +318,7 @@ end_idle:
 #endif
 #endif
 #ifdef LOST
-  :: atomic { wt != 0 && LIVEW && losts < NLOST -> losts++; PICK(Pworker, n, now.wt);
+  :: atomic { wt != 0 && LIVEW && losts < NLOST && begun >= w -> losts++; begun = (begun == w -> w + 1 : begun); PICK(Pworker, n, now.wt);
        d_step { wt = wt & ~BIT(n); cl[w] = cl[w] | BIT(n); printf("W%d claims %d, reply lost\n", w, n); n = 0 } }
 #endif
 #ifdef AFTER
@@ -383,7 +383,7 @@ next:
      goto split
   :: atomic { todo != 0 ->
 #ifdef ANYORDER
-       PICK(Pworker, t, Pworker->todo); t = t - 1
+       if :: PICK(Pworker, t, Pworker->todo) :: c_expr { (Pworker->todo == 7) } -> t = 2 fi; t = t - 1
 #else
        c_code { Pworker->t = low(Pworker->todo) - 1; }
 #endif
@@ -565,10 +565,12 @@ end_idle:
   :: d_step { rbegun >= r && TARGET(3) -> tg = 3 }
 #endif
 #ifdef PAUSE
-  :: d_step { rbegun >= r && susps < NSUSP && alive[0] && st[0] == LIVE -> tg = 0; v = 1; susps++; printf("R%d suspects W0\n", r) }
-#if NL > 1
-  :: d_step { rbegun >= r && susps < NSUSP && alive[1] && st[1] == LIVE -> tg = 1; v = 1; susps++; printf("R%d suspects W1\n", r) }
+#ifdef FOLD
+#define SUSPECT NW
+#else
+#define SUSPECT 0
 #endif
+  :: d_step { rbegun >= r && susps < NSUSP && alive[SUSPECT] && st[SUSPECT] == LIVE -> tg = SUSPECT; v = 1; susps++; printf("R%d suspects life %d\n", r, tg) }
 #endif
   fi;
   /* evidence: the children of a dead worker are ended first; those of a suspected one are out of reach */
@@ -740,15 +742,19 @@ end_n:
   do
   :: atomic { crashes < nc ->
        if
+#if NW > 1
        :: alive[0] && BUSY(0) -> k = 0
-#if NL > 1
+#endif
+#if !defined(PAUSE) && !defined(FOLD)
+#if NW > 1
        :: alive[1] && BUSY(1) -> k = 1
 #endif
-#if NL > 2
+#if NW > 2
        :: alive[2] && BUSY(2) -> k = 2
 #endif
-#if NL > 3
-       :: alive[3] && BUSY(3) -> k = 3
+#endif
+#ifdef FOLD
+       :: alive[NW] && BUSY(NW) -> k = NW
 #endif
        fi;
        d_step { alive[k] = false; crashes++; printf("life %d crashes\n", k); k = 0 } }
@@ -786,11 +792,11 @@ end_n:
 proctype publisher(byte p) {
   if :: led -> goto finish :: led == 0 -> skip STOP fi;
 #ifndef MUT_PUBLATE
-  d_step { pdr[p] = true; printf("P%d drafts\n", p) }
+  atomic { pdr[p] = true; printf("P%d drafts\n", p) }
 #endif
 #ifdef MUT_PUBTOKEN
   if :: skip STOP fi;
-  d_step { if :: pdr[p] -> pdr[p] = false; wt = wt | BIT(NAME(0, 1, ALL)) :: else -> skip fi; skip }
+  atomic { if :: pdr[p] -> pdr[p] = false; wt = wt | BIT(NAME(0, 1, ALL)) :: else -> skip fi; skip }
 #endif
   if :: skip STOP fi;
 commit:
@@ -804,13 +810,13 @@ commit:
   fi;
   if :: skip STOP fi;
 #ifdef MUT_PUBLATE
-  d_step { if :: led == p + 1 -> pdr[p] = true :: else -> skip fi; skip }
+  atomic { if :: led == p + 1 -> pdr[p] = true :: else -> skip fi; skip }
 #endif
 finish: /* step 5, for my publication or for one that I found */
 #ifdef MUT_PUBNOFINISH
   if :: led != p + 1 -> goto fin :: else fi;
 #endif
-  d_step {
+  atomic {
     if
 #ifdef MUT_PUBCREATE
     :: led -> pdr[led - 1] = false; wt = wt | BIT(NAME(0, 1, ALL))
@@ -877,7 +883,10 @@ proctype folder() {
   byte n, m, t; int got;
   {
   do /* claim small batches, as any worker would */
-  :: atomic { (wt & ((1 << (NM * NA)) - 1)) != 0 -> PICK(Pfolder, n, now.wt & small()) }
+#ifdef PAUSE
+  :: alive[NW] && st[NW] != LIVE -> goto fin
+#endif
+  :: atomic { st[NW] == LIVE && (wt & ((1 << (NM * NA)) - 1)) != 0 -> PICK(Pfolder, n, now.wt & small()) }
      d_step { if :: wt & BIT(n) -> wt = wt & ~BIT(n); CF = CF | BIT(n); got = got | BIT(n); printf("F claims %d\n", n) :: else -> skip fi; n = 0 }
   :: got != 0 -> break
   :: goto fin
@@ -935,12 +944,15 @@ end_idle:
      if :: c_expr { STILL_UNCOVERED } -> skip :: else -> t = 0; goto tired fi;
 #endif
      d_step {
-       c_code { int a = highest(Pcheck->t, GVEC, now.wt, HELD, now.cl, now.dr, now.fe, all_of(now.jo) | CHECK_STARTED);
+       c_code { int a = 0, b, k, m = hull(1 << Pcheck->t | UNCOVERED);
+         for (k = 0; k < cNT; k++) if (m >> k & 1) {
+           b = highest(k, GVEC, now.wt, HELD, now.cl, now.dr, now.fe, all_of(now.jo) | CHECK_STARTED);
+           if (b > a) a = b; }
          if (a >= cNA) uerror("BOUND: NA is too small");
 #ifdef MUT_CHECKSAME
          a = a ? a - 1 : 0;
 #endif
-         Pcheck->n = cNAME(0, a + 1, 1 << Pcheck->t); };
+         Pcheck->n = cNAME(0, a + 1, m); };
        cdr[i] = n; t = 0 }
      if :: skip CSTOP fi;
 #ifdef MUT_CHECKNOLINK

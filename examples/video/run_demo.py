@@ -50,10 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     if states.get("succeeded", 0) < len(tasks):
         return report_trouble(spool, tasks)
-    summary = json.loads((plan.folder / "summary" / "summary.json").read_text(encoding="utf-8"))
-    print(f"\n{score_table(summary)}\n")
-    report = write_report(out / "report.html", plan, summary, tasks)
-    print(f"report: {report}")
+    summary = write_report(out / "report.html", plan, spool, tasks)
+    print(f"\n{score_table(summary)}\n\nreport: {out / 'report.html'}")
     return 0
 
 
@@ -99,6 +97,7 @@ def fleetcraft(*arguments: str | Path) -> str:
 
 def enqueue(spool: Path, plan: Plan, listing: Path) -> None:
     """Write the tasks as JSONL and enqueue them; those that the spool knows already stay as they are."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(task, sort_keys=True) for task in study_tasks(plan))
     write_text(listing, "\n".join(lines) + "\n")
     print(fleetcraft("task", "enqueue", "--spool", spool, "--from", listing), end="")
@@ -149,22 +148,56 @@ def count_states(tasks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
-def timeline_of(tasks: Sequence[Mapping[str, Any]]) -> list[TimelineEntry]:
-    """Return one entry for each ended attempt."""
-    return [
-        TimelineEntry(
-            task=task["name"],
-            slot=str(attempt["slot"]),
-            worker=str(attempt["worker"]),
-            start_utc=attempt["started_utc"],
-            end_utc=attempt["ended_utc"],
-            outcome=attempt["outcome"],
-            kind=kind_of(task["name"]),
+def read_attempts(spool: Path, tasks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return every ended attempt of every task, with its task's name."""
+    attempts: list[dict[str, Any]] = []
+    for task in tasks:
+        # The list carries the last attempt; the earlier ones of the few tasks that had several are asked for.
+        shown = [task]
+        if task["attempts"] > 1:
+            shown = json.loads(fleetcraft("task", "show", "--spool", spool, task["name"], "--json"))["attempts"]
+        attempts += [{**attempt, "name": task["name"]} for attempt in shown if attempt["ended_utc"] is not None]
+    return attempts
+
+
+def timeline_of(attempts: Sequence[Mapping[str, Any]]) -> list[TimelineEntry]:
+    """Return one entry for each attempt, on the lane of its GPU or else of its slot."""
+    entries = []
+    cursors: dict[tuple[str, int, float], float] = {}
+    for attempt in attempts:
+        # Short calls are given to a resident several at a time and share one begin and one end; they ran in order.
+        key = (attempt["worker"], attempt["slot"], attempt["started_utc"])
+        begin = cursors.get(key, attempt["started_utc"])
+        end = attempt["ended_utc"] if attempt["wall_s"] is None else begin + attempt["wall_s"]
+        cursors[key] = end
+        entries.append(
+            TimelineEntry(
+                task=attempt["name"],
+                slot=" ".join(map(name_gpu, attempt["gpus"])) or f"slot {attempt['slot']}",
+                worker=attempt["worker"],
+                start_utc=stamp_of(begin),
+                end_utc=stamp_of(end),
+                outcome=attempt["outcome"],
+                kind=kind_of(attempt["name"]),
+            )
         )
-        for task in tasks
-        for attempt in task["attempts"]
-        if attempt["started_utc"] and attempt["ended_utc"]
-    ]
+    return entries
+
+
+def name_gpu(uuid: str) -> str:
+    """Return a short name of a GPU, which says so when the GPU is simulated."""
+    return f"{'simulated ' if uuid.startswith('SIM-') else ''}GPU {uuid.rsplit('-', 1)[-1]}"
+
+
+def stamp_of(at_utc: float) -> str:
+    """Return a time in seconds since 1970 as text in UTC."""
+    return datetime.fromtimestamp(at_utc, UTC).isoformat(timespec="milliseconds")
+
+
+def count_loads(attempts: Sequence[Mapping[str, Any]]) -> int:
+    """Count the resident processes that generated clips: each loaded one checkpoint once."""
+    made = [attempt for attempt in attempts if attempt["value"]]
+    return len({(attempt["worker"], attempt["value"]["resident"]["pid"]) for attempt in made})
 
 
 def score_table(summary: Mapping[str, Any]) -> str:
@@ -177,19 +210,22 @@ def score_table(summary: Mapping[str, Any]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
-def write_report(path: Path, plan: Plan, summary: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the report; it is made here, after the last task, so that its timeline has every task."""
+def write_report(path: Path, plan: Plan, spool: Path, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write the report and return the summary; it is made last, so that its timeline has every task."""
+    summary: dict[str, Any] = json.loads((plan.folder / "summary" / "summary.json").read_text(encoding="utf-8"))
+    attempts = read_attempts(spool, tasks)
     study = Study(
         summary=summary,
         clips=plan.folder / "clips",
         plots=plan.folder / "plots",
         contact_sheet=plan.folder / "summary" / "contact-sheet.png",
-        timeline=timeline_of(tasks),
+        timeline=timeline_of(attempts),
         states=count_states(tasks),
+        facts=[("checkpoint loads", str(count_loads(attempts)))],
         made_utc=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     )
     write_text(path, build_report(study))
-    return path
+    return summary
 
 
 def report_trouble(spool: Path, tasks: Sequence[Mapping[str, Any]]) -> int:

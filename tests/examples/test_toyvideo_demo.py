@@ -1,6 +1,7 @@
 """The demo's own decisions: which worker runs next, when to stop waiting, and what is shown."""
 
 import importlib.util
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,3 +106,66 @@ def test_the_table_has_a_line_for_each_arm_and_says_what_is_missing(demo):
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split()[:3] == ["truth", "(drawn)", "n/a"]
     assert lines[2].split()[:4] == ["short", "150", "25", "%"]
+
+
+def attempt(**changes):
+    plain = {
+        "name": "clip-short-red-left-0",
+        "worker": "w1",
+        "slot": 2,
+        "gpus": [],
+        "started_utc": 1000.0,
+        "ended_utc": 1003.0,
+        "wall_s": None,
+        "outcome": "succeeded",
+        "value": None,
+    }
+    return {**plain, **changes}
+
+
+def test_the_timeline_names_gpus_and_slots(demo):
+    real, simulated = "GPU-8f3a2c11-aa07", "SIM-myhost-1"
+    entries = demo.timeline_of([attempt(gpus=[simulated]), attempt(gpus=[real]), attempt(name="score-short")])
+
+    assert [entry["slot"] for entry in entries] == ["simulated GPU 1", "GPU aa07", "slot 2"]
+    assert [entry["kind"] for entry in entries] == ["generate", "generate", "score"]
+    assert entries[0]["start_utc"] == "1970-01-01T00:16:40.000+00:00"
+
+
+def test_calls_that_were_given_together_follow_one_another(demo):
+    together = [attempt(wall_s=0.5), attempt(wall_s=1.5), attempt(wall_s=1.0), attempt(slot=3, wall_s=3.0)]
+
+    entries = demo.timeline_of(together)
+
+    spans = [(entry["start_utc"][17:23], entry["end_utc"][17:23]) for entry in entries]
+    assert spans == [("40.000", "40.500"), ("40.500", "42.000"), ("42.000", "43.000"), ("40.000", "43.000")]
+
+
+def test_a_checkpoint_load_is_counted_once_for_each_resident(demo):
+    def value(pid):
+        return {"resident": {"pid": pid}}
+
+    attempts = [attempt(value=value(7)), attempt(value=value(7)), attempt(value=value(8)), attempt()]
+
+    assert demo.count_loads([*attempts, attempt(worker="w2", value=value(7))]) == 3
+
+
+def test_earlier_attempts_are_asked_for_only_where_there_were_several(demo, monkeypatch, tmp_path):
+    asked = []
+
+    def fleetcraft(*arguments):
+        asked.append(arguments[4])
+        lost = attempt(outcome="lost", ended_utc=1001.0)
+        return json.dumps({"attempts": [lost, attempt(ended_utc=None), attempt()]})
+
+    monkeypatch.setattr(demo, "fleetcraft", fleetcraft)
+    tasks = [{**attempt(name="a"), "attempts": 1}, {**attempt(name="b"), "attempts": 3}]
+
+    attempts = demo.read_attempts(tmp_path, tasks)
+
+    assert asked == ["b"]
+    assert [(one["name"], one["outcome"]) for one in attempts] == [
+        ("a", "succeeded"),
+        ("b", "lost"),
+        ("b", "succeeded"),
+    ]

@@ -50,6 +50,8 @@ def _records(draw):
         }  # fmt: skip
     outcome = draw(st.sampled_from([*_ENDS]))
     receipt = body | {"t": "receipt", "o": outcome.value, "final": str(draw(st.sampled_from(_ENDS[outcome])))}
+    if outcome is Outcome.LOST:
+        receipt["cause"] = draw(st.sampled_from([*LossCause])).value
     if kind == "adopted":
         return draw(st.sampled_from(LIVES)), {"t": "adopted", "life": life, "rec": receipt}
     return life, receipt
@@ -108,6 +110,9 @@ def test_summaries_of_any_parts_give_the_whole(records, parts, order):
     assert answers(again) == answers(merged)
 
 
+_RANKS = {"lost": 0, "taken back": 2}
+
+
 def _naive(records, retries):
     """The rules of the outcome, read off one by one, task by task."""
     found = {}
@@ -120,6 +125,8 @@ def _naive(records, retries):
                     continue
                 owner = rec["life"] if rec["t"] == "lost" else owner
                 outcome = "lost" if rec["t"] == "lost" else rec["o"]
+                if rec.get("cause") == "black_hole":
+                    outcome = "taken back"
                 events.setdefault((rec["g"], rec["a"], owner), []).append((outcome, rec.get("final", "")))
             gen = max([key[0] for key in events] + [number for b, i, number in retries if (b, i) == (batch, index)] + [0])
             newest = {key: ends for key, ends in events.items() if key[0] == gen}
@@ -133,8 +140,8 @@ def _naive(records, retries):
                 for key, several in newest.items()
                 if key[1] == highest
                 for outcome, final in several
-                # The life's own receipt beats a loss written down by another.
-                if outcome != "lost" or all(end[0] == "lost" for end in several)
+                # The life's own receipt beats a loss written down by another; a failure of its node is taken back.
+                if _RANKS.get(outcome, 1) == max(_RANKS.get(end[0], 1) for end in several)
             }
             found[batch, index] = finals
     return found

@@ -62,11 +62,12 @@ def kind_of(name: str) -> str:
     )
 
 
-def _command(name: str, arguments: list[str], outputs: list[Path], after: list[str]) -> Task:
+def _command(plan: Plan, name: str, arguments: list[str], outputs: list[Path], after: list[str]) -> Task:
     task: Task = {
         "name": name,
         "command": [sys.executable, "-m", *arguments],
         "cpus": 1,
+        "cwd": str(plan.folder),
         "env": ENVIRONMENT,
         "outputs": [str(path) for path in outputs],
         "retries": 1,
@@ -79,11 +80,15 @@ def _prepare(plan: Plan) -> Iterator[Task]:
     autoencoder = plan.folder / "autoencoder.npz"
     count = str(plan.fit_clips_per_prompt)
     yield _command(
-        "autoencoder", ["toyvideo.autoencoder", "--out", str(autoencoder), "--per-prompt", count], [autoencoder], []
+        plan,
+        "autoencoder",
+        ["toyvideo.autoencoder", "--out", str(autoencoder), "--per-prompt", count],
+        [autoencoder],
+        [],
     )
     folder = plan.folder / "clips" / TRUTH
     clips = [plan.clip(TRUTH, prompt.slug, seed) for prompt in PROMPTS for seed in range(plan.seeds)]
-    yield _command("truth", ["toyvideo.truth", "--out", str(folder), "--per-prompt", str(plan.seeds)], clips, [])
+    yield _command(plan, "truth", ["toyvideo.truth", "--out", str(folder), "--per-prompt", str(plan.seeds)], clips, [])
 
 
 def _train(plan: Plan) -> Iterator[Task]:
@@ -91,7 +96,7 @@ def _train(plan: Plan) -> Iterator[Task]:
         checkpoint = plan.checkpoint(arm)
         arguments = ["toyvideo.train", "--arm", arm, "--iterations", str(iterations)]
         arguments += ["--autoencoder", str(plan.folder / "autoencoder.npz"), "--out", str(checkpoint)]
-        yield _command(f"train-{arm}", arguments, [checkpoint], ["autoencoder"])
+        yield _command(plan, f"train-{arm}", arguments, [checkpoint], ["autoencoder"])
 
 
 def _generate(plan: Plan) -> Iterator[Task]:
@@ -109,6 +114,7 @@ def _generate(plan: Plan) -> Iterator[Task]:
                     "python": sys.executable,
                     "gpus": 1,
                     "cpus": 1,
+                    "cwd": str(plan.folder),
                     "env": ENVIRONMENT,
                     "outputs": [out],
                     "retries": 1,
@@ -124,7 +130,7 @@ def _score(plan: Plan) -> Iterator[Task]:
         arguments += ["--expect", str(plan.clips_per_arm)]
         slugs = [f"{prompt.slug}-{seed}" for prompt in PROMPTS for seed in range(plan.seeds)]
         after = ["truth"] if arm == TRUTH else [f"clip-{arm}-{slug}" for slug in slugs]
-        yield _command(f"score-{arm}", arguments, [score], after)
+        yield _command(plan, f"score-{arm}", arguments, [score], after)
 
 
 def _summarize(plan: Plan) -> Iterator[Task]:
@@ -134,8 +140,8 @@ def _summarize(plan: Plan) -> Iterator[Task]:
     arguments += [str(plan.score(arm)) for arm in arms]
     arguments += ["--checkpoints", *(str(plan.checkpoint(arm)) for arm in plan.arms)]
     outputs = [folder / name for name in ("summary.json", "summary.csv", "contact-sheet.png")]
-    yield _command("summarize", arguments, outputs, [f"score-{arm}" for arm in arms])
+    yield _command(plan, "summarize", arguments, outputs, [f"score-{arm}" for arm in arms])
     plots = plan.folder / "plots"
     figures = [plots / f"{key}.svg" for key in FIGURES]
     arguments = ["toyvideo.plot", "--summary", str(folder / "summary.json"), "--out", str(plots)]
-    yield _command("plot", arguments, figures, ["summarize"])
+    yield _command(plan, "plot", arguments, figures, ["summarize"])

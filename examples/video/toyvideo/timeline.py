@@ -10,7 +10,7 @@ from typing import TypedDict
 
 PAUSE_FLOOR_S = 8.0
 _CUT_S_SHARE = 0.04
-_LEFT, _WIDTH, _LANE, _BAR, _TOP = 150, 1000, 30, 20, 8
+_LEFT, _WIDTH, _LANE, _BAR, _TOP = 190, 960, 30, 20, 8
 
 
 class TimelineEntry(TypedDict):
@@ -78,10 +78,11 @@ def timeline_svg(entries: Sequence[TimelineEntry]) -> str:
         )
     ]
     parts += _axis(stretches, _TOP + len(lanes) * _LANE)
-    many_workers = len({worker for worker, _ in lanes}) > 1
+    # Lanes come in the order in which their workers began, so this numbers the workers in that order.
+    workers = list(dict.fromkeys(worker for worker, _ in lanes))
     for row, (worker, slot) in enumerate(lanes):
-        name = f"{worker} {slot}" if many_workers else slot
-        shown = name if len(name) <= 22 else "…" + name[-21:]
+        name = slot if len(workers) == 1 else f"worker {workers.index(worker) + 1}, {slot}"
+        shown = name if len(name) <= 26 else name[:25] + "…"
         y = _TOP + row * _LANE
         hint = f"<title>{escape(f'{worker} {slot}')}</title>"
         parts.append(f'<text class="lane" x="{_LEFT - 10}" y="{y + 15}">{hint}{escape(shown)}</text>')

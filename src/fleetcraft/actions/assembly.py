@@ -90,7 +90,7 @@ class Assembly:
                 given = {key: value for key, value in given.items() if key not in KINDS}
             task = {**given, **task}
         draft = draft_task(task, where, self.shared.deciding)
-        line = dict(draft.line)
+        line = self._with_shared(draft.line)
         _check_texts(line, where)
         self._check_program(line)
         if self._snapshots is not None:
@@ -107,6 +107,16 @@ class Assembly:
         self.groups.group(draft.request, draft.priority, bool(draft.after)).add(name, raw, number)
         if "call" in line and len(self._calls) < _MAX_KNOWN:
             self._calls.add(line["call"])
+
+    def _with_shared(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """A line lies over the shared values key by key; variables and tags of both count."""
+        header = self.shared.header
+        full = dict(line)
+        if "env" in line and "env" in header:
+            full["env"] = {**header["env"], **line["env"]}
+        if "tags" in line and "tags" in header:
+            full["tags"] = list(dict.fromkeys([*header["tags"], *line["tags"]]))
+        return full
 
     def add_shell(self, text: str, number: int) -> None:
         """Take one plain line. Raises TaskInvalid, OSError."""

@@ -9,13 +9,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from fleetcraft.actions.lookup import find_names, nearest, recent_names
 from fleetcraft.core.errors import TaskInvalid
-from fleetcraft.spool.held import BATCH_PREFIX
 from fleetcraft.spool.ledger import MAX_BATCH_TASKS, POSITION_BITS, name_hash
 from fleetcraft.spool.publish import LedgerWriter
 from fleetcraft.spool.spool import Spool
 
+_BATCH_PREFIX = "batch:"  # as in spool.held, whose import would cost every enqueue its start
 _OPTION = 0  # stands for a line number: the upstream came from the options, not from a line
 
 
@@ -42,6 +41,8 @@ class Edges:
         """Raise TaskInvalid for an upstream that is nowhere, and for a circle."""
         if not self._wanted:
             return
+        from fleetcraft.actions.lookup import find_names  # most enqueues wait for nothing
+
         names = set(self._wanted)
         numbers = {name for name in names if _batch_number(name) is not None}
         for name in sorted(numbers, key=self._wanted.__getitem__):
@@ -49,7 +50,7 @@ class Edges:
                 newest = spool.highest()
                 raise TaskInvalid(
                     f"{self._where(name)}: after names {name!r}, and there is no batch {_batch_number(name)}.",
-                    hint=f"The newest is {BATCH_PREFIX}{newest}." if newest else "The spool is empty.",
+                    hint=f"The newest is {_BATCH_PREFIX}{newest}." if newest else "The spool is empty.",
                 )
         inside = _names_inside(writers, names - numbers)
         outside = names - numbers - inside
@@ -63,6 +64,8 @@ class Edges:
         return "--after" if number == _OPTION else self._place(number)
 
     def _refuse(self, name: str, spool: Spool, writers: Sequence[LedgerWriter]) -> None:
+        from fleetcraft.actions.lookup import nearest, recent_names  # only when an error is being written
+
         candidates = chain(_some_names(writers), recent_names(spool))
         raise TaskInvalid(
             f"{self._where(name)}: after names {name!r}, which is no task of this input or of the spool."
@@ -118,7 +121,7 @@ def _arrows(circle: Sequence[str]) -> str:
 
 
 def _batch_number(name: str) -> int | None:
-    text = name.removeprefix(BATCH_PREFIX)
+    text = name.removeprefix(_BATCH_PREFIX)
     return int(text) if text != name and text.isascii() and text.isdigit() else None
 
 

@@ -23,6 +23,8 @@ __all__ = ["EnqueueOptions", "EnqueueResult", "enqueue_stream", "enqueue_tasks"]
 
 SHOWN_NAMES = 20
 _PROGRESS_TASKS = 10_000
+# Below this folding finds nothing to do, and asking it would cost an import.
+_MANY_BATCHES = 64
 
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
@@ -60,6 +62,7 @@ def enqueue_tasks(
             if progress is not None and number % _PROGRESS_TASKS == 0:
                 progress(number)
         _publish(assembly, result, progress)
+    _fold_many(spool, result)
     return result
 
 
@@ -88,6 +91,7 @@ def enqueue_stream(
                 progress(assembly.groups.count)
         _publish(assembly, result, progress)
     result.notes[:0] = notes.sentences()
+    _fold_many(spool, result)
     return result
 
 
@@ -121,6 +125,14 @@ def _publish(assembly: Assembly, result: EnqueueResult, progress: Callable[[int]
             result.batches.append(published.batch)
     result.names = assembly.groups.names
     result.notes = assembly.notes()
+
+
+def _fold_many(spool: Spool, result: EnqueueResult) -> None:
+    """Who enqueues one by one makes many small batches; whoever adds one keeps their number down."""
+    if result.batches and len(spool.batches()) >= _MANY_BATCHES:
+        from fleetcraft.spool.folding import maybe_fold  # most enqueues need none of it
+
+        maybe_fold(spool)
 
 
 def _take_json(

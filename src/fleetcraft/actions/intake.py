@@ -116,7 +116,7 @@ def _not_utf8(label: str, number: int, encoding: str) -> TaskInvalid:
     if encoding.startswith("UTF"):
         hint = f"Convert it: `iconv -f {encoding.partition(' ')[0]} -t UTF-8`."
     return TaskInvalid(
-        f"{label}:{number}: the line holds zero bytes; it looks like {encoding}, and a task list is UTF-8.", hint=hint
+        f"{label}:{number}: this looks like {encoding}, and a task list is UTF-8.", hint=hint
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
@@ -45,7 +44,7 @@ def freeze(spool: Spool, path: str) -> Frozen:
     """
     source = os.path.abspath(path)
     check_script(source, shown=path)
-    aside = os.path.join(spool.layout.snapshots, f".{secrets.token_hex(8)}.tmp")
+    aside = os.path.join(spool.layout.snapshots, f".{os.urandom(8).hex()}.tmp")
     try:
         digest, size = _copy(spool.files, source, aside, path)
         try:
@@ -185,8 +184,8 @@ class Snapshots:
         for form, frozen in forms.items():
             if re.search(rf"(?<![\w/.-]){re.escape(form)}(?![\w/.-])", rest):
                 raise TaskInvalid(
-                    f"{where}: the shell line names {form!r} inside a longer word or in quotes, where it cannot be frozen.",
-                    hint=f"Let it stand as a word of its own, or give a command (JSONL) with {frozen.source}.",
+                    f"{where}: the shell line names {form!r} where it cannot be frozen.",
+                    hint=f"Let it be a word of its own, without quotes, or give a command (JSONL): {frozen.source}.",
                 )
         return swapped
 
@@ -195,7 +194,7 @@ class Snapshots:
         for given, frozen in self.frozen.items():
             if frozen.source not in self.used:
                 raise TaskInvalid(
-                    f"--snapshot {given}: no task has it as a word of its command, so freezing it would change nothing.",
+                    f"--snapshot {given}: no task's command has it as a word, so it would freeze nothing.",
                     hint="Name the scripts that the commands run; a module that a script imports is not one of them.",
                 )
 

@@ -77,7 +77,9 @@ def dispatch(argv: Sequence[str], output: Output) -> int:
     if "" in verbs:
         return _do(load(noun, ""), rest, output)
     if not rest:
-        raise UsageError(f"`fleetcraft {noun}` needs a verb: {', '.join(verbs)}.", hint=f"See `fleetcraft {noun} --help`.")
+        raise UsageError(
+            f"`fleetcraft {noun}` needs a verb: {', '.join(verbs)}.", hint=f"See `fleetcraft {noun} --help`."
+        )
     if rest[0] in _HELP:
         return _show_overview(output, [noun])
     if rest[0] not in verbs:
@@ -88,7 +90,7 @@ def dispatch(argv: Sequence[str], output: Output) -> int:
 
 
 def _do(command: Command, words: Sequence[str], output: Output) -> int:
-    from fleetcraft.cli.parser import build_parser  # noqa: PLC0415  an unknown verb needs no parser
+    from fleetcraft.cli.parser import build_parser
 
     parser = build_parser(command)
     tail: list[str] | None = None
@@ -107,7 +109,9 @@ def _do(command: Command, words: Sequence[str], output: Output) -> int:
 def _show_overview(output: Output, nouns: Sequence[str]) -> int:
     chosen = [noun for noun in NOUNS if not nouns or noun in nouns]
     if not chosen:
-        raise UsageError(f"There is no command {nouns[0]!r}.{_nearest(nouns[0], NOUNS)}", hint="See `fleetcraft --help`.")
+        raise UsageError(
+            f"There is no command {nouns[0]!r}.{_nearest(nouns[0], NOUNS)}", hint="See `fleetcraft --help`."
+        )
     output.line(f"usage: {output.paint('fleetcraft', 'bold')} {' '.join(nouns) or 'NOUN'} [VERB] [OPTIONS]")
     if not nouns:
         output.lines(["", "Enqueue tasks into a spool, run workers that drain it, and see what became of every task."])
@@ -116,14 +120,21 @@ def _show_overview(output: Output, nouns: Sequence[str]) -> int:
         for verb in VERBS[noun]:
             words = f"{noun} {verb}".strip()
             output.line(f"  {output.paint(f'{words:<16}', 'cyan')} {load(noun, verb).summary}")
-    output.lines(["", f"Each has its own help, with examples: fleetcraft {chosen[0]} {next(iter(VERBS[chosen[0]]))} --help".rstrip()])
+    output.lines(
+        [
+            "",
+            f"Each has its own help, with examples: fleetcraft {f'{chosen[0]} {next(iter(VERBS[chosen[0]]))}'.strip()} --help",
+        ]
+    )
     if not nouns:
-        output.line("A first job:  fleetcraft task enqueue --name hello -- echo hello  &&  fleetcraft worker run --idle-exit 0s")
+        output.line(
+            "A first job:  fleetcraft task enqueue --name hello -- echo hello  &&  fleetcraft worker run --idle-exit 0s"
+        )
     return EXIT_DONE
 
 
 def _nearest(word: str, known: Sequence[str] | dict[str, str]) -> str:
-    import difflib  # noqa: PLC0415  only when an error is being written
+    import difflib
 
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -17,9 +17,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     try:
-        from argcomplete import shellcode  # noqa: PLC0415  needed by nobody else
+        from argcomplete.shell_integration import shellcode
     except ImportError:
-        raise UsageError("Completion needs the package argcomplete.", hint="Install it: pip install argcomplete.") from None
+        raise UsageError(
+            "Completion needs the package argcomplete.", hint="Install it: pip install argcomplete."
+        ) from None
     script = shellcode(["fleetcraft"], shell=arguments.shell)
     if output.json:
         output.document(COMPLETION.schema, {"shell": arguments.shell, "script": script})
@@ -31,7 +33,7 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
 def complete() -> None:
     """Answer the shell that asks through the environment, and end the process."""
     try:
-        import argcomplete  # noqa: PLC0415  needed by nobody else
+        import argcomplete
     except ImportError:
         return
     argcomplete.autocomplete(full_parser(), default_completer=argcomplete.completers.FilesCompleter())
@@ -39,8 +41,8 @@ def complete() -> None:
 
 def full_parser() -> argparse.ArgumentParser:
     """One parser for everything, as completion needs it; a command line is parsed by the parser of its verb alone."""
-    from fleetcraft.cli.commands import NOUNS, VERBS, load  # noqa: PLC0415  this module is in that table
-    from fleetcraft.cli.parser import Parser, build_parser  # noqa: PLC0415  as above
+    from fleetcraft.cli.commands import NOUNS, VERBS, load
+    from fleetcraft.cli.parser import Parser, build_parser
 
     root = Parser("fleetcraft")
     root.add_argument("--version", action="store_true", help="show the version and exit")
@@ -65,9 +67,13 @@ COMPLETION = Command(
     run=_run,
     uses_spool=False,
     examples=(
-        Example(line="eval \"$(fleetcraft completion bash)\"", what="Complete in this bash; put the line into ~/.bashrc to keep it."),
         Example(
-            line="fleetcraft completion fish > ~/.config/fish/completions/fleetcraft.fish", what="Complete in every fish from now on."
+            line='eval "$(fleetcraft completion bash)"',
+            what="Complete in this bash; put the line into ~/.bashrc to keep it.",
+        ),
+        Example(
+            line="fleetcraft completion fish > ~/.config/fish/completions/fleetcraft.fish",
+            what="Complete in every fish from now on.",
         ),
     ),
 )

@@ -30,15 +30,15 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"fleetcraft {__version__}\n")
         return EXIT_DONE
     if "_ARGCOMPLETE" in os.environ:
-        from fleetcraft.cli.completion import complete  # noqa: PLC0415  only when a shell asks for completions
+        from fleetcraft.cli.completion import complete
 
         complete()
-    from fleetcraft.cli.output import Output  # noqa: PLC0415  --version needs none of it
+    from fleetcraft.cli.output import Output
 
     before = argv[: argv.index("--")] if "--" in argv else argv
     output = Output.for_streams(json="--json" in before)
     try:
-        from fleetcraft.cli import commands  # noqa: PLC0415  as above
+        from fleetcraft.cli import commands
 
         code = commands.dispatch(argv, output)
         output.flush()
@@ -105,8 +105,8 @@ def _known(error: Exception) -> FleetcraftError | None:
 
 
 def _keep_traceback(error: Exception) -> str | None:
-    import tempfile  # noqa: PLC0415  only for a fault of ours
-    import traceback  # noqa: PLC0415  only for a fault of ours
+    import tempfile
+    import traceback
 
     try:
         descriptor, path = tempfile.mkstemp(prefix="fleetcraft-traceback-", suffix=".txt")

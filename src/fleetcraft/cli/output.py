@@ -21,7 +21,16 @@ _ESCAPES = {
     code: chr(code).encode("unicode_escape").decode("ascii")
     for code in (*range(0x20), *range(0x7F, 0xA0), *map(ord, _BIDI))
 }
-_SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
+_SGR = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Argument parsers that fail with one sentence, and help that is grouped, colored on a terminal, and ends with examples.
+"""Argument parsers that fail with one sentence, and help that is grouped, colored on a terminal, with examples.
 
 argparse does the parsing. rich is imported only when help is printed to a terminal; without it help is plain.
 """
@@ -35,6 +35,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, allow_abbrev=False, add_help=False, **settings)
         self._positionals.title = "arguments"
         self._optionals.title = "general"
+        self.takes_command = False
 
     def error(self, message: str) -> NoReturn:
         """See argparse; raises instead of ending the process."""
@@ -54,17 +55,17 @@ class Parser(argparse.ArgumentParser):
         """Parse, and say what an unknown option may have been meant to be. Raises UsageError."""
         found, unknown = self.parse_known_args(list(words))
         if unknown:
-            raise UsageError(
-                f"{self.verb}: unknown argument {unknown[0]!r}.{self._nearest(unknown[0])}",
-                hint=f"See `{self.prog} --help`.",
-            )
+            hint = f"See `{self.prog} --help`."
+            if self.takes_command and not unknown[0].startswith("-"):
+                hint = f"Put -- before the command: `{self.prog} -- {' '.join(unknown)}`."
+            raise UsageError(f"{self.verb}: unknown argument {unknown[0]!r}.{self._nearest(unknown[0])}", hint=hint)
         return found
 
     def _nearest(self, word: str) -> str:
-        import difflib  # noqa: PLC0415  only when an error is being written
+        import difflib
 
         options = [option for action in self._actions for option in action.option_strings]
-        close = difflib.get_close_matches(word.split("=")[0], options, n=1)
+        close = difflib.get_close_matches(word.split("=", maxsplit=1)[0], options, n=1)
         return f" Did you mean {close[0]}?" if close else ""
 
 
@@ -73,6 +74,7 @@ def build_parser(command: Command, parser: Parser | None = None) -> Parser:
     parser = parser or Parser(command.name)
     parser.description = command.description or command.summary
     parser.epilog = epilog(command)
+    parser.takes_command = command.takes_command
     if command.arguments is not None:
         command.arguments(parser)
     general = parser._optionals  # noqa: SLF001  argparse has no other way to fill its own group
@@ -81,7 +83,9 @@ def build_parser(command: Command, parser: Parser | None = None) -> Parser:
             "--spool", metavar="DIR", default=None,
             help=f"the spool directory (default: ${SPOOL_VARIABLE}, else {DEFAULT_SPOOL} in the current directory)",
         )  # fmt: skip
-    general.add_argument("--json", action="store_true", help=f"answer with one JSON object ({command.schema}), errors too")
+    general.add_argument(
+        "--json", action="store_true", help=f"answer with one JSON object ({command.schema}), errors too"
+    )
     general.add_argument("-h", "--help", action="help", help="show this help and exit")
     # What a verb is about comes first; what all of them share comes last.
     parser._action_groups.remove(general)  # noqa: SLF001  as above
@@ -121,11 +125,11 @@ def number(text: str) -> int:
 
 
 def _help_formatter() -> Any:
-    """rich where a terminal shows it and it is installed; else plain."""
+    """Rich where a terminal shows it and it is installed; else plain."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return _Plain
     try:
-        from rich_argparse import RawDescriptionRichHelpFormatter  # noqa: PLC0415  help on a terminal only
+        from rich_argparse import RawDescriptionRichHelpFormatter
     except ImportError:
         return _Plain
 

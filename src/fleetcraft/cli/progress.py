@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Self
 
 from fleetcraft.cli.output import Output
 from fleetcraft.core.quantities import format_duration
@@ -24,7 +25,7 @@ class Progress:
         self._next_s = self._started_s + begin_after_s
         self._drawn = False
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __call__(self, done: int, total: int | None = None) -> None:

@@ -25,7 +25,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to show")
     group.add_argument("--watch", action="store_true", help="show it again until every task has ended, or Ctrl-C")
     group.add_argument(
-        "--interval", metavar="TIME", type=duration("--interval"), default=1.0, help="how often --watch looks (default: 1s)"
+        "--interval",
+        metavar="TIME",
+        type=duration("--interval"),
+        default=1.0,
+        help="how often --watch looks (default: 1s)",
     )
     group.add_argument(
         "--exit-code", action="store_true",
@@ -147,14 +151,17 @@ def _workers(view: StatusView, output: Output) -> Iterator[str]:
 STATUS = Command(
     path=("spool", "status"),
     summary="how many tasks stand where, how fast they end, what stands in the way",
-    description="Show how many tasks stand in each state, the rate, the time left, the workers, and what stands in the way.\n"
-    "Every task is in exactly one state, so the numbers add up to the total.",
+    description="Show how many tasks stand in each state, the rate, the time left, the workers, and what stands\n"
+    "in the way. Every task is in exactly one state, so the numbers add up to the total.",
     arguments=_arguments,
     run=_run,
     examples=(
         Example(line="fleetcraft spool status", what="Show the spool of this directory."),
         Example(line="fleetcraft spool status --watch", what="Keep it on the screen until all tasks have ended."),
-        Example(line="fleetcraft spool status --spool /scratch/me/run1 --json", what="One JSON object with a number for each state."),
+        Example(
+            line="fleetcraft spool status --spool /scratch/me/run1 --json",
+            what="One JSON object with a number for each state.",
+        ),
     ),
     exits={
         1: "with --exit-code: everything has ended, and not all of it well",

@@ -34,7 +34,7 @@ def width_of(text: str) -> int:
     """How many columns a text takes on a terminal."""
     if text.isascii():
         return len(text)
-    import unicodedata  # noqa: PLC0415  only for names outside ASCII
+    import unicodedata
 
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
@@ -59,7 +59,9 @@ def terminal_width(output: Output) -> int | None:
         return None
 
 
-def table(output: Output, heads: Sequence[str], rows: Sequence[Sequence[str]], styled: int | None = None) -> Iterator[str]:
+def table(
+    output: Output, heads: Sequence[str], rows: Sequence[Sequence[str]], styled: int | None = None
+) -> Iterator[str]:
     """Lines of a table. The first column gives way when a terminal is too narrow; `styled` is colored by its word."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max([width_of(head), *(width_of(row[place]) for row in cells)]) for place, head in enumerate(heads)]

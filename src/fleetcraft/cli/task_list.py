@@ -20,7 +20,9 @@ _DEFAULT_LIMIT = 100
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which tasks")
-    group.add_argument("pattern", metavar="NAME", nargs="?", help="only names like this; * and ? stand for any characters")
+    group.add_argument(
+        "pattern", metavar="NAME", nargs="?", help="only names like this; * and ? stand for any characters"
+    )
     group.add_argument(
         "--state", action="append", default=[], choices=[state.value for state in TaskState], metavar="STATE",
         help=f"only this state; may be given several times ({', '.join(state.value for state in TaskState)})",
@@ -99,7 +101,12 @@ LIST = Command(
     run=_run,
     examples=(
         Example(line="fleetcraft task list --state failed", what="What failed, and how."),
-        Example(line="fleetcraft task list 'clip-*' --tag eval --limit 0", what="All tasks named clip-... that carry the tag eval."),
-        Example(line="fleetcraft task list --json --brief", what="All tasks as one JSON object, written as it is read."),
+        Example(
+            line="fleetcraft task list 'clip-*' --tag eval --limit 0",
+            what="All tasks named clip-... that carry the tag eval.",
+        ),
+        Example(
+            line="fleetcraft task list --json --brief", what="All tasks as one JSON object, written as it is read."
+        ),
     ),
 )

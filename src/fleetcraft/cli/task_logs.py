@@ -15,11 +15,15 @@ from fleetcraft.spool.spool import Spool
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the task's name, or its id such as 3.17")
     group = parser.add_argument_group("what to show")
-    group.add_argument("-f", "--follow", action="store_true", help="go on until the attempt ends; waits for its start too")
+    group.add_argument(
+        "-f", "--follow", action="store_true", help="go on until the attempt ends; waits for its start too"
+    )
     group.add_argument(
         "--attempt", type=number, metavar="N", help="this attempt (default: the one that decided, else the last)"
     )
-    group.add_argument("--bytes", action="store_true", help="write the bytes as they are, instead of text with wrong bytes marked")
+    group.add_argument(
+        "--bytes", action="store_true", help="write the bytes as they are, instead of text with wrong bytes marked"
+    )
 
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:
@@ -45,11 +49,13 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
 LOGS = Command(
     path=("task", "logs"),
     summary="what a task wrote to its output",
-    description="Print what an attempt wrote: standard output and standard error, in the order in which they were written.",
+    description="Print what an attempt wrote, standard output and standard error in the order in which they were written.",
     arguments=_arguments,
     run=_run,
     examples=(
-        Example(line="fleetcraft task logs train-0", what="The output of the attempt that decided, or of the last one."),
+        Example(
+            line="fleetcraft task logs train-0", what="The output of the attempt that decided, or of the last one."
+        ),
         Example(line="fleetcraft task logs -f train-0", what="Go on until the attempt ends."),
         Example(line="fleetcraft task logs train-0 --attempt 1", what="The output of the first attempt."),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,7 +73,8 @@ def _what(task: Mapping[str, Any]) -> tuple[str, str]:
         return "command", " ".join(quote(word) for word in task["command"])
     if "shell" in task:
         return "shell", str(task["shell"])
-    return "call", f"{task.get('call')}({', '.join(f'{key}={json.dumps(value)}' for key, value in (task.get('args') or {}).items())})"
+    arguments = ", ".join(f"{key}={json.dumps(value)}" for key, value in (task.get("args") or {}).items())
+    return "call", f"{task.get('call')}({arguments})"
 
 
 def quote(word: str) -> str:
@@ -111,27 +112,36 @@ def _attempt_facts(view: AttemptView) -> Iterator[tuple[str, str]]:
     yield "where", f"{where}  (worker {view.worker}{f', pid {view.pid}' if view.pid else ''})"
     if facts.get("started_utc") is not None:
         yield "started", when(facts["started_utc"])
-    used = []
-    if facts.get("wall_s") is not None:
-        used.append(f"{format_duration(facts['wall_s'])} wall")
-    if facts.get("cpu_s") is not None:
-        used.append(f"{format_duration(facts['cpu_s'])} CPU")
-    if facts.get("max_rss_bytes") is not None:
-        used.append(f"{format_bytes(facts['max_rss_bytes'])} memory")
+    used = [text for text in (_used(facts, *what) for what in _USED) if text]
     if used:
         yield "used", ", ".join(used)
     for key in ("exit", "signal", "cause", "error"):
         if facts.get(key) not in (None, ""):
             yield key, str(facts[key])
     for proof in facts.get("outputs") or ():
-        digest = str(proof.get("sha256") or "")[:12]
-        size = proof.get("size")
-        yield "output", f"{proof.get('path')}" + (f"  {format_bytes(size)}, sha256 {digest}" if size is not None else "  (folder)")
+        yield "output", _proof(proof)
     if facts.get("value") is not None:
         yield "value", json.dumps(facts["value"])
     if view.log is not None and view.log[2] is not None:
         shared = ", shared by its group of calls" if view.log_shared else ""
-        yield "output", f"{format_bytes(view.log[2] - view.log[1])} in its log{shared}"
+        yield "log", f"{format_bytes(view.log[2] - view.log[1])}{shared}"
+
+
+_USED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("wall_s", "wall", format_duration),
+    ("cpu_s", "CPU", format_duration),
+    ("max_rss_bytes", "memory", format_bytes),
+)
+
+
+def _used(facts: Mapping[str, Any], key: str, word: str, show: Callable[[float], str]) -> str:
+    return "" if facts.get(key) is None else f"{show(facts[key])} {word}"
+
+
+def _proof(proof: Mapping[str, Any]) -> str:
+    size = proof.get("size")
+    about = "folder" if size is None else f"{format_bytes(size)}, sha256 {str(proof.get('sha256'))[:12]}"
+    return f"{proof.get('path')}  {about}"
 
 
 SHOW = Command(

@@ -30,7 +30,8 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
 TASK = Command(
     path=("why", "task"),
     summary="why a task waits, failed, was lost or set aside",
-    description="Say why a task is in its state: what it waits for, how each attempt ended, and what was decided on which evidence.",
+    description="Say why a task is in its state: what it waits for, how each attempt ended, and what was decided\n"
+    "on which evidence.",
     arguments=_arguments,
     run=_run,
     examples=(

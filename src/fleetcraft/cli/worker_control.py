@@ -53,34 +53,31 @@ def _list(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("worker", metavar="WORKER", nargs="*", help="ids as `worker list` shows them; their begin is enough")
-    parser.add_argument("--all", action="store_true", help="every worker that is up now; those that come later are not meant")
+    group = parser.add_argument_group("which workers")
+    group.add_argument(
+        "worker", metavar="WORKER", nargs="*", help="ids as `worker list` shows them; their begin is enough"
+    )
+    group.add_argument(
+        "--all", action="store_true", help="every worker that is up now; those that come later are not meant"
+    )
+    group.add_argument("--reason", default="", metavar="TEXT", help="kept with the request")
 
 
 def _drain(arguments: argparse.Namespace, output: Output) -> int:
-    spool = Spool.open(spool_root(arguments))
     if bool(arguments.worker) == arguments.all:
         raise UsageError("Name the workers to drain, or give --all.", hint="See `fleetcraft worker list`.")
-    up = [worker.life for worker in _workers(spool) if worker.is_running]
-    lives = up if arguments.all else [_find(up, wanted) for wanted in arguments.worker]
-    if not lives:
+    spool = Spool.open(spool_root(arguments))
+    wanted = arguments.worker or [worker.life for worker in _workers(spool) if worker.is_running]
+    if not wanted:
         raise UsageError("No worker is up.", hint="See `fleetcraft worker list --all`.")
-    from fleetcraft.actions.requests import drain  # noqa: PLC0415  a wrong name needs no action
+    from fleetcraft.actions.requests import drain
 
-    drain(spool, lives)
+    lives = drain(spool, wanted, reason=arguments.reason)
     if output.json:
         output.document(DRAIN.schema, {"workers": lives})
     else:
         output.line(f"asked {count(len(lives), 'worker')} to drain: {', '.join(lives)}")
     return EXIT_DONE
-
-
-def _find(up: list[str], wanted: str) -> str:
-    found = [life for life in up if life == wanted] or [life for life in up if life.startswith(wanted)]
-    if len(found) != 1:
-        what = f"is the begin of {count(len(found), 'worker')}" if found else "is not a worker that is up"
-        raise UsageError(f"{wanted!r} {what}.", hint="See `fleetcraft worker list`.")
-    return found[0]
 
 
 LIST = Command(
@@ -97,7 +94,8 @@ LIST = Command(
 DRAIN = Command(
     path=("worker", "drain"),
     summary="ask workers to start nothing new and leave",
-    description="Ask workers to leave: running tasks get their checkpoint signal and their grace, and unfinished ones go back.",
+    description="Ask workers to leave: running tasks get their checkpoint signal and their grace, and what is\n"
+    "unfinished goes back.",
     arguments=_drain_arguments,
     run=_drain,
     examples=(

@@ -21,12 +21,16 @@ from fleetcraft.workers.options import (
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     have = parser.add_argument_group("what it may use")
-    have.add_argument("--cpus", type=number, metavar="N", help="how many CPUs to give out (default: all that this process may use)")
+    have.add_argument(
+        "--cpus", type=number, metavar="N", help="how many CPUs to give out (default: all that this process may use)"
+    )
     have.add_argument(
         "--gpus", metavar="WHICH", default="auto",
         help="auto: all that the driver shows (default); a number; none; or simulated:N, for trying things out",
     )  # fmt: skip
-    have.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="hand this variable of the worker on to tasks")
+    have.add_argument(
+        "--pass-env", action="append", default=[], metavar="NAME", help="hand this variable of the worker on to tasks"
+    )
     stop = parser.add_argument_group("when it stops")
     stop.add_argument(
         "--idle-exit", default="10m", metavar="TIME",
@@ -43,10 +47,15 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     stop.add_argument("--max-tasks", type=number, metavar="N", help="start at most so many tasks, then drain")
     fine = parser.add_argument_group("fine points")
-    fine.add_argument("--watch", choices=WATCHES, default="auto", help="notice new work by the kernel where it can (auto), or by looking")
+    fine.add_argument(
+        "--watch",
+        choices=WATCHES,
+        default="auto",
+        help="notice new work by the kernel where it can (auto), or by looking",
+    )
     fine.add_argument(
         "--lease", type=duration("--lease"), metavar="TIME",
-        help="take a worker of another host for dead when its heartbeat stood still so long (default: never on silence alone)",
+        help="take a worker of another host for dead when its heartbeat stood still so long (default: never)",
     )  # fmt: skip
     fine.add_argument("--job-id", metavar="ID", help="the scheduler's id of the job that this worker runs in")
     fine.add_argument("--quiet", action="store_true", help="say nothing on stderr")
@@ -54,10 +63,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def options_from(arguments: argparse.Namespace, environment: dict[str, str], now_utc: float) -> WorkerOptions:
     """The worker's options from the command line and its surroundings. Raises UsageError."""
+    deadline = deadline_from_environment(environment, now_utc)
     if arguments.deadline is not None:
         deadline = parse_deadline_utc(arguments.deadline, now_utc)
-    else:
-        deadline = deadline_from_environment(environment, now_utc)
     return WorkerOptions(
         spool=spool_root(arguments),
         cpus=arguments.cpus,
@@ -76,7 +84,7 @@ def options_from(arguments: argparse.Namespace, environment: dict[str, str], now
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     options = options_from(arguments, dict(os.environ), time.time())
-    from fleetcraft.workers.worker import run_worker  # noqa: PLC0415  wrong options need no worker
+    from fleetcraft.workers.worker import run_worker
 
     code = run_worker(options)
     if output.json:
@@ -94,8 +102,13 @@ RUN = Command(
     run=_run,
     examples=(
         Example(line="fleetcraft worker run --idle-exit 0s", what="Run everything that can run here, then leave."),
-        Example(line="fleetcraft worker run --cpus 8 --gpus 2 --deadline 4h", what="Eight CPUs and two GPUs, for four hours."),
-        Example(line="fleetcraft worker run --gpus simulated:4", what="Try out a GPU workload on a machine without one."),
+        Example(
+            line="fleetcraft worker run --cpus 8 --gpus 2 --deadline 4h",
+            what="Eight CPUs and two GPUs, for four hours.",
+        ),
+        Example(
+            line="fleetcraft worker run --gpus simulated:4", what="Try out a GPU workload on a machine without one."
+        ),
     ),
     exits={
         1: "the worker had to give up; what it held goes back to others",

@@ -55,9 +55,7 @@ class Token:
     @property
     def name(self) -> str:
         """The file name."""
-        base = (
-            f"{self.lane}.{self.priority:03d}.{self.batch}.{self.start}-{self.stop}.g{self.gen}.a{self.attempt}"
-        )
+        base = f"{self.lane}.{self.priority:03d}.{self.batch}.{self.start}-{self.stop}.g{self.gen}.a{self.attempt}"
         if self.form in (WAITING, HELD):
             return base + self.form
         return f"{base}{self.form}{self.life}"
@@ -112,7 +110,7 @@ def parse_token(name: str) -> Token | None:
 
 def make_life_id(host: str, pid: int, nonce: str) -> LifeId:
     """A life id: readable host and pid, made unique by the nonce and never used again."""
-    short = re.sub(r"[^a-z0-9]+", "-", host.split(".")[0].lower()).strip("-")[:24] or "host"
+    short = re.sub(r"[^a-z0-9]+", "-", host.split(".", maxsplit=1)[0].lower()).strip("-")[:24] or "host"
     return LifeId(f"{short}-{pid}-{nonce}")
 
 

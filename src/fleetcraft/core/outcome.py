@@ -69,8 +69,9 @@ class Verdict:
     duplicates: int = 0
 
 
-def _weight(event: Event) -> tuple[bool, bool, Event]:
-    return (event.cause == LossCause.BLACK_HOLE, event.outcome != Outcome.LOST, event)
+def _weight(event: Event) -> tuple[bool, bool, bool, Event]:
+    won = event.outcome == Outcome.SUCCEEDED
+    return (won, event.cause == LossCause.BLACK_HOLE, event.outcome != Outcome.LOST, event)
 
 
 class Fold:
@@ -277,9 +278,7 @@ class Fold:
         return {
             "ok": {str(batch): [list(pair) for pair in ranges] for batch, ranges in self.ok.items()},
             "events": [
-                [batch, index, *event]
-                for (batch, index), events in self.events.items()
-                for event in events.values()
+                [batch, index, *event] for (batch, index), events in self.events.items() for event in events.values()
             ],
             "open": [[*key, [list(pair) for pair in ranges]] for key, ranges in self.open.items()],
         }
@@ -299,6 +298,4 @@ class Fold:
             self._put(batch, index, event)
         for life, batch, gen, attempt, how, pairs in data["open"]:
             for start, stop in pairs:
-                self._started(
-                    life, {"b": batch, "i": start, "k": stop - start, "g": gen, "a": attempt, "how": how}
-                )
+                self._started(life, {"b": batch, "i": start, "k": stop - start, "g": gen, "a": attempt, "how": how})

@@ -146,11 +146,17 @@ def _uses(value: object, where: str) -> tuple[tuple[str, int], ...]:
         pairs: dict[str, Any] = {}
         for item in value:
             name, _, number = str(item).partition(":")
-            pairs[name] = int(number) if _COUNT.fullmatch(number) else (1 if not number else number)
+            pairs[name] = int(number) if _COUNT.fullmatch(number) else (number or 1)
         value = pairs
     if not isinstance(value, dict):
         raise TaskInvalid(f"{where}: uses must look like scratch_io:1.")
     for name, number in value.items():
-        if not isinstance(name, str) or not _USE.fullmatch(name) or not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        if (
+            not isinstance(name, str)
+            or not _USE.fullmatch(name)
+            or not isinstance(number, int)
+            or isinstance(number, bool)
+            or number < 1
+        ):
             raise TaskInvalid(f"{where}: uses {name!r}:{number!r} must be a name and a whole number of one or more.")
     return tuple(sorted(value.items()))

@@ -81,7 +81,7 @@ def draft_task(task: object, where: str, defaults: Mapping[str, Any] | None = No
         raise TaskInvalid(f"{where}: a task must be a JSON object or a plain line, not {type(task).__name__}.")
     unknown = task.keys() - TASK_KEYS
     if unknown:
-        raise TaskInvalid(f"{where}: unknown key {sorted(unknown)[0]!r}.{_nearest(sorted(unknown)[0])}")
+        raise TaskInvalid(f"{where}: unknown key {min(unknown)!r}.{_nearest(min(unknown))}")
     merged = {**(defaults or {}), **task}
     line = {key: merged[key] for key in task if key in _LINE_KEYS and merged[key] is not None}
     _check_payload(line, where)
@@ -150,19 +150,16 @@ def _check_payload(line: dict[str, Any], where: str) -> None:
         text = line["shell"]
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             raise TaskInvalid(f"{where}: shell must be a line of text without a zero byte.")
-    elif not isinstance(line["call"], str) or not _CALL.fullmatch(line["call"]):
-        raise TaskInvalid(f"{where}: call {line['call']!r} must look like package.module:function.")
-    if "setup" in line and (not isinstance(line["setup"], str) or not _CALL.fullmatch(line["setup"])):
-        raise TaskInvalid(f"{where}: setup {line['setup']!r} must look like package.module:function.")
+    _check_call(line, where)
+
+
+def _check_call(line: dict[str, Any], where: str) -> None:
+    for key in ("call", "setup"):
+        if key in line and (not isinstance(line[key], str) or not _CALL.fullmatch(line[key])):
+            raise TaskInvalid(f"{where}: {key} {line[key]!r} must look like package.module:function.")
     for key in ("args", "setup_args"):
-        if key not in line:
-            continue
-        if not isinstance(line[key], dict):
+        if key in line and not isinstance(line[key], dict):
             raise TaskInvalid(f"{where}: {key} must be a JSON object of keyword arguments.")
-        try:
-            canonical(line[key])
-        except (TypeError, ValueError, RecursionError) as error:
-            raise TaskInvalid(f"{where}: {key} has no strict JSON form ({error}).", hint="Write NaN as a text.") from error
     for key in ("args", "setup", "setup_args"):
         if key in line and "call" not in line:
             raise TaskInvalid(f"{where}: {key} goes with call.")
@@ -203,26 +200,10 @@ def check_env(env: object, where: str) -> None:
 
 
 def _check_rest(line: dict[str, Any], where: str) -> None:
-    for key in _DURATIONS:
-        if key in line:
-            line[key] = parse_duration_s(line[key], f"{where}: {key}")
-    for key, top in (("retries", 1_000_000), ("resume_exit", 255)):
-        value = line.get(key, 0)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= top:
-            raise TaskInvalid(f"{where}: {key} {value!r} must be a whole number from 0 to {top}.")
+    _check_numbers(line, where)
+    _check_lists(line, where)
     if "env" in line:
         check_env(line["env"], where)
-    for key in ("outputs", "tags"):
-        value = line.get(key, [])
-        if isinstance(value, str):
-            line[key] = value = [value]
-        if not isinstance(value, list) or not all(isinstance(item, str) and item and "\0" not in item for item in value):
-            raise TaskInvalid(f"{where}: {key} must be a list of texts.")
-    for key in ("validate", "notify"):
-        if isinstance(line.get(key), str):
-            line[key] = ["/bin/sh", "-c", line[key]]
-        if key in line:
-            check_argv(line[key], f"{where}: {key}")
     for key in ("cwd", "python"):
         value = line.get(key, "/")
         if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
@@ -233,12 +214,36 @@ def _check_rest(line: dict[str, Any], where: str) -> None:
         line["checkpoint_signal"] = signal_name(line["checkpoint_signal"], where)
 
 
+def _check_numbers(line: dict[str, Any], where: str) -> None:
+    for key in _DURATIONS:
+        if key in line:
+            line[key] = parse_duration_s(line[key], f"{where}: {key}")
+    for key, top in (("retries", 1_000_000), ("resume_exit", 255)):
+        value = line.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= top:
+            raise TaskInvalid(f"{where}: {key} {value!r} must be a whole number from 0 to {top}.")
+
+
+def _check_lists(line: dict[str, Any], where: str) -> None:
+    for key in ("outputs", "tags"):
+        value = line.get(key, [])
+        if isinstance(value, str):
+            line[key] = value = [value]
+        if not isinstance(value, list) or any(not isinstance(item, str) or not item or "\0" in item for item in value):
+            raise TaskInvalid(f"{where}: {key} must be a list of texts.")
+    for key in ("validate", "notify"):
+        if isinstance(line.get(key), str):
+            line[key] = ["/bin/sh", "-c", line[key]]
+        if key in line:
+            check_argv(line[key], f"{where}: {key}")
+
+
 def signal_name(value: object, where: str) -> str:
     """A signal written as `USR1`, `SIGUSR1` or 10, as `SIGUSR1`. Raises TaskInvalid."""
     text = str(value).upper()
     if text.isdigit():
         try:
-            return signal.Signals(int(text)).name
+            text = signal.Signals(int(text)).name
         except ValueError:
             text = ""
     name = text if text.startswith("SIG") else f"SIG{text}"
@@ -248,7 +253,7 @@ def signal_name(value: object, where: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    import difflib  # noqa: PLC0415  only when an error is being written
+    import difflib
 
     close = difflib.get_close_matches(key, sorted(TASK_KEYS), n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(sorted(TASK_KEYS))}."

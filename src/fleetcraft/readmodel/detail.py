@@ -158,7 +158,9 @@ def _attempts(picture: Picture, task: TaskId) -> list[AttemptView]:
         key = (int(record.get("g", 0)), int(record.get("a", 1)), owner)
         view = found.get(key)
         if view is None:
-            view = found[key] = AttemptView(gen=key[0], attempt=key[1], worker=owner, host=host_of(picture.reader, owner))
+            view = found[key] = AttemptView(
+                gen=key[0], attempt=key[1], worker=owner, host=host_of(picture.reader, owner)
+            )
         last[owner, key[1]] = view
         _take(view, record, task.index)
     alive = {worker.life for worker in picture.workers if worker.is_running}

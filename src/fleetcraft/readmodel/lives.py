@@ -31,6 +31,7 @@ class WorkerView:
     since_utc: float | None
     cpus: int | None
     gpus: int | None
+    gpu_memory_bytes: int | None  # of its largest GPU
     running: int
     done: int
     rate_per_s: float | None
@@ -69,11 +70,9 @@ def view_life(reading: LifeReading, reader: SpoolFold, now_utc: float) -> Worker
     if isinstance(at_utc, (int, float)):
         age_s = max(0.0, round(now_utc - at_utc, 1))
     state, reason = _state(reading, beat, age_s)
-    cpus, gpus = _capacity(beat.get("capacity"))
+    cpus, gpus, memory_bytes = _capacity(beat.get("capacity"))
     is_running = state not in (WorkerState.STOPPED, WorkerState.LOST)
-    running = sum(
-        len(ranges) for (life, *_), ranges in reader.fold.open.items() if life == reading.life and is_running
-    )
+    running = sum(len(ranges) for (life, *_), ranges in reader.fold.open.items() if life == reading.life and is_running)
     counts = beat.get("counts")
     rate = beat.get("rate_per_s")
     return WorkerView(
@@ -87,6 +86,7 @@ def view_life(reading: LifeReading, reader: SpoolFold, now_utc: float) -> Worker
         since_utc=identity.created_utc if identity else None,
         cpus=cpus,
         gpus=gpus,
+        gpu_memory_bytes=memory_bytes,
         running=min(running, cpus) if cpus else running,
         done=sum(value for value in counts.values() if isinstance(value, int)) if isinstance(counts, Mapping) else 0,
         rate_per_s=float(rate) if isinstance(rate, (int, float)) and is_running else None,
@@ -94,11 +94,18 @@ def view_life(reading: LifeReading, reader: SpoolFold, now_utc: float) -> Worker
     )
 
 
-def _capacity(capacity: Any) -> tuple[int | None, int | None]:
+def _capacity(capacity: Any) -> tuple[int | None, int | None, int | None]:
+    """CPUs, GPUs, and the memory of the largest GPU."""
     if not isinstance(capacity, Mapping):
-        return None, None
+        return None, None, None
     cpus, gpus = capacity.get("cpus"), capacity.get("gpus")
-    return cpus if isinstance(cpus, int) else None, len(gpus) if isinstance(gpus, list) else None
+    devices = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    sizes = [gpu["memory_bytes"] for gpu in devices if isinstance(gpu.get("memory_bytes"), int)]
+    return (
+        cpus if isinstance(cpus, int) else None,
+        len(gpus) if isinstance(gpus, list) else None,
+        max(sizes, default=None),
+    )
 
 
 def _state(reading: LifeReading, beat: Mapping[str, Any], age_s: float | None) -> tuple[WorkerState, str]:

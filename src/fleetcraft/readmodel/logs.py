@@ -11,12 +11,12 @@ from fleetcraft.core.errors import FleetcraftError, UsageError
 from fleetcraft.core.records import decode_line
 from fleetcraft.core.states import TaskState
 from fleetcraft.readmodel.detail import AttemptView, TaskDetail, detail_of, show_task
-from fleetcraft.spool.life import DEAD, JOURNAL, find_state
+from fleetcraft.spool.life import JOURNAL, LIVE, find_state
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import GONE
 
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 20
 FOLLOW_S = 0.2
 
 
@@ -70,7 +70,13 @@ def task_log(
 
 
 def _bytes_of(
-    spool: Spool, detail: TaskDetail, view: AttemptView, *, follow: bool, wait: Callable[[float], None], reader: SpoolFold
+    spool: Spool,
+    detail: TaskDetail,
+    view: AttemptView,
+    *,
+    follow: bool,
+    wait: Callable[[float], None],
+    reader: SpoolFold,
 ) -> Iterator[bytes]:
     file_no, start, end = _range(spool, detail, view)
     if file_no is None or start == end:
@@ -87,35 +93,37 @@ def _bytes_of(
         ) from error
     try:
         position = start
-        while True:
-            want = _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - position)
-            chunk = os.pread(descriptor, want, position) if want > 0 else b""
+        while end is None or position < end:
+            chunk = os.pread(descriptor, _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - position), position)
+            if end is None:
+                # Asked after the read: the next task of the slot writes only when our receipt is in the journal, so
+                # what was read before an answer of "still open" is ours. The range in the receipt is the truth.
+                end = _end_now(spool, detail, view, reader, position + len(chunk))
+                if end is not None:
+                    chunk = chunk[: max(0, end - position)]
             if chunk:
                 position += len(chunk)
                 yield chunk
-            elif not follow or end is not None:
+            elif end is not None or not follow:
                 return
             else:
-                # The range that the receipt names is the truth; what was read beyond it belongs to nobody.
                 wait(FOLLOW_S)
-                end = _end_now(spool, detail, view, reader, position)
     finally:
         os.close(descriptor)
 
 
 def _end_now(spool: Spool, detail: TaskDetail, view: AttemptView, reader: SpoolFold, position: int) -> int | None:
-    """The end of the range when the attempt has ended meanwhile."""
+    """The end of the range when the attempt has ended; None while it is open."""
     reader.refresh()
     opened = any(
         life == view.worker and batch == detail.id.batch and attempt == view.attempt and detail.id.index in ranges
         for (life, batch, _, attempt, _), ranges in reader.fold.open.items()
     )
-    if opened and find_state(spool.files, spool.layout.life(view.worker)) != DEAD:
+    if opened and find_state(spool.files, spool.layout.life(view.worker)) == LIVE:
         return None
-    again = detail_of(spool, detail.id, reader)
-    for other in again.attempts:
-        if (other.gen, other.attempt, other.worker) == (view.gen, view.attempt, view.worker):
-            return other.log[2] if other.log and other.log[2] is not None else position
+    for other in detail_of(spool, detail.id, reader).attempts:
+        if (other.gen, other.attempt, other.worker) == (view.gen, view.attempt, view.worker) and other.log is not None:
+            return position if other.log[2] is None else other.log[2]
     return position
 
 

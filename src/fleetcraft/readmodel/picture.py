@@ -181,7 +181,11 @@ def _place_tokens(picture: Picture) -> None:
             if number not in picture.states:
                 continue
             ranges = _of_generation(picture, number, token.gen, RangeSet([(first, last)]))
-            if token.form in (CLAIM, FENCED, DRAFT) and not offered and token.life not in picture.reader.requests.owners:
+            if (
+                token.form in (CLAIM, FENCED, DRAFT)
+                and not offered
+                and token.life not in picture.reader.requests.owners
+            ):
                 _put(picture, number, ranges, TaskState.CLAIMED)
             for start, stop in ranges:
                 covered.setdefault(number, RangeSet()).add(start, stop)

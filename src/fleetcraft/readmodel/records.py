@@ -100,7 +100,7 @@ def host_of(reader: SpoolFold, life: str) -> str | None:
     reading = reader.lives.get(life)
     if reading is not None and reading.identity is not None:
         return reading.identity.host
-    from fleetcraft.spool.life import read_identity  # noqa: PLC0415  only for lives that were read from a cache
+    from fleetcraft.spool.life import read_identity
 
     identity = read_identity(reader.spool.files, reader.spool.layout.life(life))
     return identity.host if identity else None

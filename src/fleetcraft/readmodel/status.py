@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fleetcraft.core.quantities import format_bytes
 from fleetcraft.core.resources import Request
 from fleetcraft.core.states import TaskState, WorkerState
 from fleetcraft.readmodel.lives import WorkerView
@@ -155,7 +156,7 @@ def what_stands_in_the_way(picture: Picture, counts: dict[TaskState, int]) -> It
         yield _blocked(picture, counts[TaskState.BLOCKED])
     if picture.count_uncovered():
         number = picture.count_uncovered()
-        yield f"{number:,} waiting {_tasks(number)} without a token; `fleetcraft spool check --repair` offers them again."
+        yield f"{number:,} {_tasks(number)} without a token; `fleetcraft spool check --repair` offers them again."
     for batch in picture.unfinished:
         yield f"Batch {batch} was published and never offered; `fleetcraft spool check --repair` offers it."
 
@@ -171,21 +172,33 @@ def _blocked(picture: Picture, number: int) -> str:
 
 
 def _unfit(picture: Picture, running: list[WorkerView]) -> Iterator[str]:
-    """Lanes that wait and that no worker could ever run."""
-    able = [worker for worker in running if worker.cpus is not None]
-    if not able:
-        return
+    """Lanes that wait and that nothing here could ever run."""
     waiting: dict[str, tuple[Request, int]] = {}
     for token in picture.tokens:
         batch = picture.spool.batch(token.batch)
-        if batch is None or token.form:
-            continue
-        request, number = waiting.get(token.lane, (batch.request, 0))
-        waiting[token.lane] = (request, number + token.count)
+        if batch is not None and not token.form:
+            request, number = waiting.get(token.lane, (batch.request, 0))
+            waiting[token.lane] = (request, number + token.count)
+    able = [worker for worker in running if worker.cpus is not None]
     for lane, (request, number) in sorted(waiting.items()):
-        gpus, cpus = max(worker.gpus or 0 for worker in able), max(worker.cpus or 0 for worker in able)
-        if request.gpus > gpus:
-            have = "no worker has any" if not gpus else f"the largest worker has {gpus}"
-            yield f"{number:,} {_tasks(number)} waiting for {request.gpus:g} GPUs each (lane {lane}), and {have}."
-        elif request.cpus > cpus:
-            yield f"{number:,} {_tasks(number)} waiting for {request.cpus} CPUs each (lane {lane}); the largest worker has {cpus}."
+        for name, asked in request.uses:
+            ceiling = picture.reader.requests.limits.get(name)
+            if ceiling is not None and asked > ceiling:
+                yield f"{number:,} {_tasks(number)} waiting for {asked} of {name} each, and its limit is {ceiling}."
+        lack = _lack(request, able) if able else None
+        if lack is not None:
+            yield f"{number:,} {_tasks(number)} waiting for {lack} (lane {lane})."
+
+
+def _lack(request: Request, able: list[WorkerView]) -> str | None:
+    """What a request asks for and no worker has."""
+    gpus, cpus = max(worker.gpus or 0 for worker in able), max(worker.cpus or 0 for worker in able)
+    if request.gpus > gpus:
+        have = "no worker has any" if not gpus else f"the largest worker has {gpus}"
+        return f"{request.gpus:g} GPUs each, and {have}"
+    if request.cpus > cpus:
+        return f"{request.cpus} CPUs each, and the largest worker has {cpus}"
+    known = [worker.gpu_memory_bytes for worker in able if worker.gpu_memory_bytes is not None]
+    if request.vram_bytes is not None and request.gpus and known and request.vram_bytes > max(known):
+        return f"{format_bytes(request.vram_bytes)} of GPU memory, and the largest GPU has {format_bytes(max(known))}"
+    return None

@@ -130,7 +130,8 @@ def _waiting(detail: TaskDetail) -> Iterator[str]:
     if not cover:
         yield "No token offers it. `fleetcraft spool check --repair` offers it again."
     for token in cover:
-        yield f"It is on offer in lane {token.lane} at priority {token.priority}, as attempt {token.attempt} (token {token.name})."
+        place = f"lane {token.lane} at priority {token.priority}"
+        yield f"It is on offer in {place}, as attempt {token.attempt} (token {token.name})."
     picture = detail.picture
     before = [
         token for token in picture.tokens
@@ -214,4 +215,5 @@ def _budget_sentences(detail: TaskDetail) -> Iterator[str]:
         return
     retries = int(detail.task.get("retries", 0) or 0)
     allowed = f"{retries} {'retry' if retries == 1 else 'retries'}"
-    yield f"It was allowed {allowed}, and none is left. See `fleetcraft task logs {detail.name}`; `fleetcraft task retry {detail.name}` runs it again."
+    yield f"It was allowed {allowed}, and none is left."
+    yield f"See `fleetcraft task logs {detail.name}`; `fleetcraft task retry {detail.name}` runs it again."

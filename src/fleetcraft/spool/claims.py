@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleetcraft.core.errors import LifeEnded, OutOfReach
-from fleetcraft.core.names import CLAIM, DRAFT, Token
+from fleetcraft.core.names import CLAIM, DRAFT, WAITING, Token
+from fleetcraft.core.ranges import RangeSet
 from fleetcraft.spool.ledger import Batch
 from fleetcraft.spool.life import Life
-from fleetcraft.spool.tokens import Moved, move
-from fleetcraft.store.files import GONE
+from fleetcraft.spool.tokens import Moved, draft, move
+from fleetcraft.store.files import GONE, UNKNOWN
+from fleetcraft.store.journal import JournalEnded
 
 _LEDGER_LOOKS = 5
 
@@ -32,18 +34,26 @@ class Piece:
 def take(life: Life, token: Token) -> tuple[Token, Batch] | None:
     """Claim a waiting (or held) token by one rename. None when somebody else was faster, or its ledger hides.
 
-    An invisible ledger is a stale look-up, never a failed task: the claim goes back.
+    An invisible ledger is a stale look-up, never a failed task: the claim goes back. Raises LifeEnded (and lets
+    the token go) when this life was taken for dead meanwhile, OSError when the storage failed.
     """
     layout, files = life.spool.layout, life.files
     mine = token.owned(CLAIM, life.id)
     if move(files, layout.token(token.name), layout.token(mine.name)) is not Moved.YES:
         return None
+    held = token.form != WAITING
+    try:
+        # A pause between the listing and the rename may have outlasted this life: then nobody looks after its names.
+        life.check_live()
+    except LifeEnded:
+        return_whole(life, mine, held=held)
+        raise
     files.sync_folder(layout.tokens)
     for _ in range(_LEDGER_LOOKS):
         batch = life.spool.batch(mine.batch)
         if batch is not None:
             return mine, batch
-    return_whole(life, mine, held=token.form != "")
+    return_whole(life, mine, held=held)
     return None
 
 
@@ -57,50 +67,77 @@ def return_whole(life: Life, claim: Token, *, held: bool = False) -> None:
 def split(life: Life, claim: Token, keep: tuple[int, int] | None, pieces: Sequence[Piece]) -> Token | None:
     """Let pieces of a claim go and keep the rest (or nothing).
 
-    Drafts first, last piece first; the commit is the rename of the claim to the part kept (or its unlink, after
-    the journal is durable); then the drafts become waiting. Raises OSError with the claim whole when a draft
-    cannot be made, LifeEnded when the claim turned out not to be ours any more.
+    Drafts first, last piece first; the commit is the rename of the claim to the part kept, or its unlink; then the
+    drafts become waiting. The journal is made durable before a task loses its cover. Raises OSError with the claim
+    whole when that could not be done, JournalEnded likewise, LifeEnded when the claim turned out not to be ours any
+    more, and OutOfReach when the storage did not say whether it was done: then the life must end, for only its
+    reaper can tell.
     """
     layout, files = life.spool.layout, life.files
     drafts: list[tuple[Token, Token]] = []
     try:
         for piece in sorted(pieces, key=lambda piece: -piece.start):
             part = claim.part(piece.start, piece.stop, piece.attempt)
-            draft = part.owned(DRAFT, life.id)
-            files.create(layout.token(draft.name))
-            drafts.append((draft, part.held() if piece.held else part.waiting()))
+            drafts.append((part.owned(DRAFT, life.id), part.held() if piece.held else part.waiting()))
+            draft(files, layout.token(drafts[-1][0].name))
         if drafts:
             files.sync_folder(layout.tokens)
-        if keep is None:
+        if keep is None or not _covers_all(claim, keep, pieces):
             life.journal.sync()
-    except OSError:
-        _drop(life, [draft for draft, _ in drafts])
+    except (OSError, JournalEnded):
+        _drop(life, [mine for mine, _ in drafts])
         raise
-    kept = _commit(life, claim, keep, [draft for draft, _ in drafts])
-    for draft, target in drafts:
-        move(files, layout.token(draft.name), layout.token(target.name))
+    kept = _commit(life, claim, keep, [mine for mine, _ in drafts])
+    for mine, target in drafts:
+        move(files, layout.token(mine.name), layout.token(target.name))
     return kept
+
+
+def _covers_all(claim: Token, keep: tuple[int, int], pieces: Sequence[Piece]) -> bool:
+    covered = RangeSet([keep, *((piece.start, piece.stop) for piece in pieces)])
+    return not list(covered.missing(claim.start, claim.stop))
 
 
 def _commit(life: Life, claim: Token, keep: tuple[int, int] | None, drafts: Sequence[Token]) -> Token | None:
     layout, files = life.spool.layout, life.files
     if keep is None:
-        try:
-            files.unlink(layout.token(claim.name))
-        except OSError as error:
-            if error.errno not in GONE:
-                raise
-            _still_live(life, drafts)  # nobody else removes a claim of a live life: the first reply was lost
+        _let_go(life, claim, drafts)
         return None
     kept = claim.part(*keep)
     if kept.name == claim.name:
         return kept
-    if move(files, layout.token(claim.name), layout.token(kept.name)) is Moved.YES:
+    try:
+        moved = move(files, layout.token(claim.name), layout.token(kept.name))
+    except OSError:
+        _drop(life, drafts)  # full or denied: it was not done
+        raise
+    if moved is Moved.YES:
         return kept
     _still_live(life, drafts)
-    # Still there and not moved: the storage did not answer. Keep the claim whole.
-    _drop(life, drafts)
-    raise OutOfReach(f"Cannot split {claim.name}: the storage did not answer.", hint="The worker tries again.")
+    # The drafts stay: if the rename was done after all, they are the only cover of their tasks.
+    raise OutOfReach(
+        f"The storage did not say whether {claim.name} became {kept.name}.", hint="The worker ends and is reaped."
+    )
+
+
+def _let_go(life: Life, claim: Token, drafts: Sequence[Token] = ()) -> None:
+    """Unlink a claim; a second try settles a lost reply."""
+    path = life.spool.layout.token(claim.name)
+    for last in (False, False, True):
+        try:
+            life.files.unlink(path)
+            return
+        except OSError as error:
+            if error.errno in GONE:
+                _still_live(life, drafts)  # nobody else removes a claim of a live life: an earlier reply was lost
+                return
+            if error.errno not in UNKNOWN:
+                _drop(life, drafts)
+                raise
+            if last:
+                raise OutOfReach(
+                    f"The storage did not say whether {claim.name} was removed.", hint="The worker ends and is reaped."
+                ) from error
 
 
 def _still_live(life: Life, drafts: Sequence[Token]) -> None:
@@ -112,9 +149,9 @@ def _still_live(life: Life, drafts: Sequence[Token]) -> None:
 
 
 def _drop(life: Life, drafts: Sequence[Token]) -> None:
-    for draft in drafts:
+    for mine in drafts:
         try:
-            life.files.unlink(life.spool.layout.token(draft.name))
+            life.files.unlink(life.spool.layout.token(mine.name))
         except OSError:
             continue  # void beside the whole claim: a reaper or the next check removes it
 
@@ -122,12 +159,8 @@ def _drop(life: Life, drafts: Sequence[Token]) -> None:
 def release(life: Life, claim: Token) -> None:
     """Let go of a claim whose tasks have all ended: the journal is made durable first.
 
-    Raises JournalEnded when that fails (the claim stays), LifeEnded when the claim is gone: we were reaped.
+    Raises JournalEnded when that fails (the claim stays), LifeEnded when the claim is gone: we were reaped;
+    OutOfReach when the storage did not say.
     """
     life.journal.sync()
-    try:
-        life.files.unlink(life.spool.layout.token(claim.name))
-    except OSError as error:
-        if error.errno not in GONE:
-            raise
-        _still_live(life, ())  # nobody else removes a claim of a live life: the first reply was lost
+    _let_go(life, claim)

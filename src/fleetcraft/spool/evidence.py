@@ -55,9 +55,7 @@ class Watch:
     job_ended_since_s: float | None = None
 
 
-def judge(
-    identity: Identity, watch: Watch, now_s: float, policy: ReapPolicy, *, degraded: bool = False
-) -> Evidence:
+def judge(identity: Identity, watch: Watch, now_s: float, policy: ReapPolicy, *, degraded: bool = False) -> Evidence:
     """Weigh what this host can see of another life.
 
     `now_s` is the observer's monotonic clock; `degraded` says that the observer's own storage was slow, so

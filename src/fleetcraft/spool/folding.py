@@ -207,11 +207,11 @@ class _Folder:
 
     def _groups_waiting(self, listing: Sequence[Token]) -> Iterator[tuple[list[Batch], list[Token]]]:
         tokens = _tokens_of(listing)
-        groups: dict[tuple[int, int, bytes, int], list[tuple[Batch, Token]]] = defaultdict(list)
+        groups: dict[tuple[int, int, bytes], list[tuple[Batch, Token]]] = defaultdict(list)
         for batch in self._candidates():
             token = _whole_waiting(batch, tokens.get(batch.number, ()))
             if token is not None:
-                groups[(*_kind(batch), token.attempt)].append((batch, token))
+                groups[_kind(batch)].append((batch, token))
         for _, group in sorted(groups.items(), key=lambda item: item[0][0]):
             chosen = set(map(id, self._choose([batch for batch, _ in group])))
             if len(chosen) >= FOLD_AT:
@@ -301,7 +301,8 @@ class _Folder:
             files.sync_folder(layout.tokens)
             # A few are worth it all the same: most of the way is done.
             if len(mine) >= FOLD_AT // 2:
-                self._merge(life, mine, offers=True, attempt=claims[0].attempt)
+                # Attempts only grow: what a reaper gave back once counts on, for its neighbours too.
+                self._merge(life, mine, offers=True, attempt=max(claim.attempt for claim in claims))
                 self._finish(mine, claims)
                 return True
         except LifeEnded:

@@ -80,6 +80,10 @@ def judge_token(upstream: Upstream, batch: Batch, token: Token, fold: Fold) -> d
     found = {due: RangeSet() for due in Due}
     shared: dict[tuple[str, ...], Due] = {}
     for position, raw in enumerate(batch.lines(token.start, token.stop), token.start):
+        task = batch.origin(position)
+        if fold.is_cancelled(task.batch, task.index, token.gen):
+            found[Due.DUE].add(position, position + 1)  # a worker writes its end down
+            continue
         after = tuple(json.loads(raw).get("after", ()))
         if after not in shared:
             shared[after] = upstream.judge(after, fold)[0]

@@ -132,7 +132,8 @@ class Batch:
             offsets.byteswap()
         if len(offsets) != stop - start + 1:
             raise SpoolDamaged(
-                f"Index {self.layout.index(self.publication)} ends before task {stop}.", hint="Run `fleetcraft spool check`."
+                f"Index {self.layout.index(self.publication)} ends before task {stop}.",
+                hint="Run `fleetcraft spool check`.",
             )
         return offsets
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleetcraft.core.clock import stamp_utc
@@ -18,6 +18,7 @@ from fleetcraft.core.records import dump
 from fleetcraft.spool import host
 from fleetcraft.spool.host import Identity
 from fleetcraft.spool.spool import Spool
+from fleetcraft.spool.tokens import Moved, move
 from fleetcraft.store.files import GONE, Files, publish_file
 from fleetcraft.store.journal import JournalWriter
 
@@ -72,6 +73,8 @@ class Life:
         self.journal = JournalWriter(self.files, os.path.join(folder, JOURNAL))
         self.sequence = 0
         self.last_good_boot_s = spool.clock.boot()
+        # Whoever summarizes this journal must hear of every record in it, also of those that a reaper writes.
+        self.on_record: Callable[[Mapping[str, Any]], None] | None = None
 
     @classmethod
     def begin(cls, spool: Spool, kind: str = "worker", job_id: str | None = None) -> Life:
@@ -106,6 +109,8 @@ class Life:
         """Append one record; its number is filled in. Raises OSError."""
         full = {"n": self.journal.number + 1, **body}
         self.journal.append(dump(full))
+        if self.on_record is not None:
+            self.on_record(full)
         return full
 
     def note(self, what: str, **fields: object) -> None:
@@ -147,7 +152,9 @@ class Life:
         self.journal.close()
         if owns:
             return False
-        self.files.rename(state_path(self.folder, LIVE), state_path(self.folder, DEAD))
+        moved = move(self.files, state_path(self.folder, LIVE), state_path(self.folder, DEAD))
+        if moved is not Moved.YES:
+            return False  # a reaper was faster, or the storage did not say; either way a reaper finishes it
         if empty and self.identity.kind == "maintenance":
             _remove_empty_life(self.files, self.folder)
         return True

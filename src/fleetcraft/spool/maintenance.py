@@ -39,14 +39,34 @@ def take_permit(life: Life, permit: str) -> bool:
     mine = f"{base}@{life.id}"
     if move(files, base, mine) is Moved.YES:
         return True
-    # Absence in a listing proves nothing, so a file that nobody ever removes says that the permit was made.
-    try:
-        files.create(os.path.join(layout.uses, f".made{permit}"))
-    except FileExistsError:
-        return False
-    files.create(base)
-    files.sync_folder(layout.uses)
-    return move(files, base, mine) is Moved.YES
+    # Absence in a listing proves nothing. What was born says the birth file, and that is never removed.
+    return _bring_into_being(life, permit) and move(files, base, mine) is Moved.YES
+
+
+def _bring_into_being(life: Life, permit: str) -> bool:
+    """Make a permit once and for ever; True when it became free just now.
+
+    Every life brings a seed with a name of its own. The one whose seed got the birth file's name by link has made
+    the permit, and anybody may turn that one seed into the permit, also when its life is gone.
+    """
+    files, layout = life.files, life.spool.layout
+    birth = os.path.join(layout.uses, f".born{permit}")
+    if files.identity(birth) is None:
+        seed = os.path.join(layout.uses, f".seed{permit}-{life.id}")
+        files.create(seed)
+        mine = files.identity(seed)
+        try:
+            files.link(seed, birth)
+        except OSError:
+            if files.identity(birth) != mine:
+                remove(life.spool, seed)
+        files.sync_folder(layout.uses)
+    born = files.identity(birth)
+    for name in files.names(layout.uses)[0]:
+        seed = os.path.join(layout.uses, name)
+        if name.startswith(f".seed{permit}-") and born is not None and files.identity(seed) == born:
+            return move(files, seed, _base(layout, permit)) is Moved.YES
+    return False
 
 
 def return_permit(life: Life, permit: str) -> None:
@@ -151,9 +171,7 @@ def moved_into_fold(spool: Spool, token: Token) -> Token | None:
     place = spool.places().get(token.batch)
     if place is None or place.cover.number == token.batch:
         return None
-    return replace(
-        token, batch=place.cover.number, start=place.offset + token.start, stop=place.offset + token.stop
-    )
+    return replace(token, batch=place.cover.number, start=place.offset + token.start, stop=place.offset + token.stop)
 
 
 def settle_folded(spool: Spool, tokens: Iterable[Token]) -> tuple[int, int]:

@@ -15,7 +15,10 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import Moved, move
 from fleetcraft.store.files import GONE
 
-_PERMIT = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})\.(?P<number>[1-9][0-9]{0,5})(?:@(?P<life>[a-z0-9-]{1,64}))?")
+FAMILY_PREFIX = "family:"
+_PERMIT = re.compile(
+    r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})\.(?P<number>[1-9][0-9]{0,5})(?:@(?P<life>[a-z0-9-]{1,64}))?"
+)
 
 
 def list_permits(spool: Spool) -> list[tuple[str, int, str]]:
@@ -37,6 +40,8 @@ def set_ceiling(spool: Spool, name: str, ceiling: int) -> None:
     log.refresh()
     old = log.limits.get(name, 0)
     ask(spool, LIMIT, name=name, ceiling=ceiling)
+    if name.startswith(FAMILY_PREFIX):
+        return  # how many of a family share one GPU is counted by each worker; there is nothing to take
     for number in range(old + 1, ceiling + 1):
         try:
             spool.files.create(os.path.join(spool.layout.uses, f"{name}.{number}"))
@@ -45,7 +50,9 @@ def set_ceiling(spool: Spool, name: str, ceiling: int) -> None:
     spool.files.sync_folder(spool.layout.uses)
 
 
-def take_permits(spool: Spool, life: str, wanted: tuple[tuple[str, int], ...], limits: dict[str, int]) -> list[str] | None:
+def take_permits(
+    spool: Spool, life: str, wanted: tuple[tuple[str, int], ...], limits: dict[str, int]
+) -> list[str] | None:
     """Take all permits of a request, or none. Returns what to give back later; None when some are not free."""
     taken: list[str] = []
     free = list_permits(spool)
@@ -54,14 +61,13 @@ def take_permits(spool: Spool, life: str, wanted: tuple[tuple[str, int], ...], l
             continue
         numbers = [number for kind, number, owner in free if kind == name and not owner and number <= limits[name]]
         random.shuffle(numbers)
+        missing = count
         for number in numbers:
-            if count == 0:
-                break
             base = os.path.join(spool.layout.uses, f"{name}.{number}")
-            if move(spool.files, base, f"{base}@{life}") is Moved.YES:
+            if missing and move(spool.files, base, f"{base}@{life}") is Moved.YES:
                 taken.append(f"{base}@{life}")
-                count -= 1
-        if count:
+                missing -= 1
+        if missing:
             return_permits(spool, taken)
             return None
     return taken

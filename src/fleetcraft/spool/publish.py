@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 from fleetcraft.core.clock import stamp_utc
 from fleetcraft.core.errors import OutOfReach, TaskInvalid
 from fleetcraft.core.names import DRAFT, Token
-from fleetcraft.core.ranges import RangeSet
 from fleetcraft.core.resources import Request
 from fleetcraft.core.task import canonical
 from fleetcraft.spool.ledger import (
@@ -34,7 +32,7 @@ from fleetcraft.spool.ledger import (
 )
 from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import Moved, move
-from fleetcraft.spool.uniqueness import Known, entries_between, find_known, find_repeated, partitions
+from fleetcraft.spool.uniqueness import Known, Spill, entries_between, find_known, find_repeated, partitions
 from fleetcraft.store.files import GONE, explain, write_all
 
 _RUN_TASKS = 1 << 16
@@ -61,14 +59,14 @@ class LedgerWriter:
     folds: Sequence[tuple[int, int, int]] = ()
     place: Callable[[int], str] = "task {}".format
     offers: bool = True  # a fold of ended batches offers nothing
-    publication: str = field(default_factory=lambda: "p" + secrets.token_hex(8))
+    publication: str = field(default_factory=lambda: "p" + os.urandom(8).hex())
     count: int = 0
     _lines: list[bytes] = field(default_factory=list)
     _offset: int = 0
     _offsets: array[int] = field(default_factory=lambda: array("Q"))
     _hashes: array[int] = field(default_factory=lambda: array("Q"))
-    _runs: list[array[int]] = field(default_factory=list)
-    _repeated: RangeSet | None = None
+    _tail: array[int] = field(default_factory=lambda: array("Q"))  # sorted, too few for the spill
+    _spill: Spill | None = None
     _known: Known = field(default_factory=Known)
     _checked: set[int] = field(default_factory=set)
     _ledger: int = -1
@@ -103,18 +101,19 @@ class LedgerWriter:
                 )
             self._offsets = array("Q")
         if len(self._hashes) >= _RUN_TASKS:
-            self._seal()
-
-    def _seal(self) -> None:
-        if self._hashes:
-            self._runs.append(array("Q", sorted(self._hashes)))
+            if self._spill is None:
+                self._spill = Spill(self.spool.files, self.spool.layout.names(self.publication))
+            self._spill.add(array("Q", sorted(self._hashes)))
             self._hashes = array("Q")
 
     @property
-    def runs(self) -> Sequence[array[int]]:
+    def runs(self) -> Sequence[Sequence[int]]:
         """Sorted runs of name entries: 40 bits of name hash, 24 bits of position."""
-        self._seal()
-        return self._runs
+        if self._hashes:
+            self._tail = array("Q", sorted([*self._tail, *self._hashes]))
+            self._hashes = array("Q")
+        spilled = self._spill.runs if self._spill else []
+        return [*spilled, self._tail] if self._tail else spilled
 
     def _open(self) -> None:
         layout, files = self.spool.layout, self.spool.files
@@ -170,7 +169,7 @@ class LedgerWriter:
         finally:
             os.close(descriptor)
 
-    def lines_at(self, positions: Sequence[int]) -> Iterator[bytes]:
+    def lines_at(self, positions: Iterable[int]) -> Iterator[bytes]:
         """The lines at sorted positions, for comparing and filtering; the whole batch is never in memory."""
         if self._ledger < 0:
             for position in positions:
@@ -197,6 +196,7 @@ class LedgerWriter:
             if descriptor >= 0:
                 os.close(descriptor)
         self._ledger = self._index = -1
+        self._close_spill()
         made = [layout.aside(self.publication)]
         if not self._committed:  # from then on the index belongs to everybody
             made += [layout.index(self.publication), layout.names(self.publication)]
@@ -205,6 +205,11 @@ class LedgerWriter:
                 files.unlink(path)
             except OSError:
                 continue  # never made, or not removable now; a stray name is foreign to every reader
+
+    def _close_spill(self) -> None:
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
 
     def commit(self) -> Published:
         """Publish what was added; names that exist already with the same content are left out.
@@ -218,7 +223,7 @@ class LedgerWriter:
             self.discard()
             if self._committed:
                 raise OutOfReach(
-                    f"The storage failed ({error.strerror}) when batch {self._committed} was, or was about to be, published.",
+                    f"The storage failed ({error.strerror}) while batch {self._committed} was published.",
                     hint="Enqueue the same again, or run `fleetcraft spool check --repair`: either offers its tasks.",
                 ) from error
             raise explain(error, f"Cannot publish into {self.spool.layout.root}") from error
@@ -230,8 +235,9 @@ class LedgerWriter:
         """Raise NameTaken for what can be seen now, before this or any batch beside it is published."""
         if self.folds:
             return  # the names of a fold are those of its parts
-        if self._repeated is None:
-            self._repeated = find_repeated(self)
+        if not self._checked:
+            find_repeated(self, self._known)
+            self._checked.add(0)  # no batch has that number: it stands for this one
         fresh = [batch for batch in self.spool.batches() if batch.number not in self._checked]
         find_known(self, fresh, self._known)
         self._checked.update(batch.number for batch in fresh)
@@ -241,11 +247,10 @@ class LedgerWriter:
         while True:
             spool.refresh()
             self.check_names()
-            dropped = RangeSet([*self._known.positions, *(self._repeated or ())])
-            if dropped:
+            if self._known.marks:
                 for number in self._known.batches:
                     finish_publication(spool, number)
-                return self._without(dropped)
+                return self._without_known()
             if not self._finished:
                 self.finish()
             number = self._try(spool.highest() + 1)
@@ -282,6 +287,7 @@ class LedgerWriter:
         files.unlink(aside)
         os.close(self._ledger)
         self._ledger = -1
+        self._close_spill()
         files.sync_folder(layout.batches)
         if self.offers:
             offer_draft(spool, draft, held=self.held)
@@ -298,12 +304,12 @@ class LedgerWriter:
     def _token(self, number: int) -> Token:
         return Token(lane=self.request.lane, priority=self.priority, batch=number, start=0, stop=self.count)
 
-    def _without(self, dropped: RangeSet) -> Published:
-        """Publish again without some positions."""
-        if len(dropped) == self.count:
+    def _without_known(self) -> Published:
+        """Publish again without what is there already."""
+        kept = self._known.left(self.count)
+        if not kept:
             self.discard()
             return Published(None, 0, self.count)
-        kept = list(dropped.missing(0, self.count))
         starts = list(accumulate((stop - start for start, stop in kept), initial=0))
 
         def place(position: int) -> str:
@@ -312,14 +318,14 @@ class LedgerWriter:
 
         fresh = LedgerWriter(self.spool, self.request, self.priority, self.held, self.defaults, place=place)
         try:
-            for line in self.lines_at([position for start, stop in kept for position in range(start, stop)]):
+            for line in self.lines_at(position for start, stop in kept for position in range(start, stop)):
                 fresh.add(json.loads(line)["name"], line)
         except BaseException:
             fresh.discard()
             raise
         self.discard()
         result = fresh.commit()
-        return Published(result.batch, result.added, result.existing + len(dropped))
+        return Published(result.batch, result.added, result.existing + self.count - fresh.count)
 
 
 def offer_draft(spool: Spool, draft: Token, *, held: bool) -> None:

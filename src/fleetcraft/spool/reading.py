@@ -49,6 +49,7 @@ class SpoolFold:
 
     spool: Spool
     durable: bool = False
+    shortcuts: bool = True  # check reads everything from the journals themselves
     fold: Fold = field(default_factory=Fold)
     lives: dict[str, LifeReading] = field(default_factory=dict)
     requests: RequestLog = field(init=False)
@@ -64,7 +65,7 @@ class SpoolFold:
         """Read everything new."""
         self.requests.refresh()
         self._applied = self.requests.apply_to(self.fold, self._applied)
-        if not self._read_cache:
+        if not self._read_cache and self.shortcuts:
             self._read_cache = True
             self._load_cache()
         self._load_segments()
@@ -116,7 +117,7 @@ class SpoolFold:
         # The state before the journal: a dead life writes nothing more, so what follows is its whole journal.
         reading.state = find_state(files, folder)
         reading.heartbeat = read_json(files, os.path.join(folder, HEARTBEAT))
-        if reading.offset == 0:
+        if reading.offset == 0 and self.shortcuts:
             self._load_summary(reading, folder)
         path = os.path.join(folder, JOURNAL)
         stop: int | None = None
@@ -169,21 +170,21 @@ class SpoolFold:
         known = Fold()
         fresh = SpoolFold(self.spool)
         fresh.fold = known
-        fresh._read_cache = True  # noqa: SLF001  our own class: read from the journals, not from the shortcut
+        fresh._read_cache = True
         for reading in dead:
             copy = LifeReading(reading.life)
             if reading.cached:
                 continue
-            fresh._read(copy)  # noqa: SLF001
+            fresh._read(copy)
         old = read_json(self.spool.files, os.path.join(self.spool.layout.segments, DEAD_CACHE))
         lives = {reading.life for reading in dead if not reading.cached}
         if old is not None and old.get("version") == 1:
             known.merge_json(old["fold"])
             lives.update(old["lives"])
         body = dump({"version": 1, "lives": sorted(lives), "fold": known.as_json()})
-        publish_file(self.spool.files, os.path.join(self.spool.layout.segments, DEAD_CACHE), body.encode(), durable=False)
+        publish_file(
+            self.spool.files, os.path.join(self.spool.layout.segments, DEAD_CACHE), body.encode(), durable=False
+        )
         for reading in dead:
             reading.cached = True
         return True
-
-

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from fleetcraft.core.names import CLAIM, DRAFT, FENCED, Token
 from fleetcraft.core.outcome import Start
@@ -64,6 +64,14 @@ class _Dying:
     pids: tuple[int, ...] = ()
 
 
+class Judge(Protocol):
+    """How a life is judged: see `evidence.judge`."""
+
+    def __call__(
+        self, identity: Identity, watch: Watch, now_s: float, policy: ReapPolicy, *, degraded: bool = False
+    ) -> Evidence: ...
+
+
 @dataclass(slots=True)
 class Reaper:
     """Looks at every other life once per pass; keeps what it saw between passes."""
@@ -72,9 +80,11 @@ class Reaper:
     reader: SpoolFold  # durable: coverage is dropped only for what no crash can take back
     policy: ReapPolicy = field(default_factory=ReapPolicy)
     degraded: bool = False
+    judge: Judge = judge
     done: set[str] = field(default_factory=set)
     watches: dict[str, Watch] = field(default_factory=dict)
     dying: dict[str, _Dying] = field(default_factory=dict)
+    proved_s: dict[str, float] = field(default_factory=dict)  # since when a dead life has no children any more
 
     def step(self) -> list[Report]:
         """One pass over all lives; cheap when all are alive or done. Raises OSError."""
@@ -85,12 +95,13 @@ class Reaper:
                 report = self._look(name)
                 if report is not None:
                     reports.append(report)
+        reports.extend(self._take_late())
         return reports
 
     @property
     def busy(self) -> bool:
-        """True while children of a dead life are still being ended."""
-        return bool(self.dying)
+        """True while a dead life waits for the end of its children, or for listings to be fresh."""
+        return bool(self.dying or self.proved_s)
 
     def _look(self, name: str) -> Report | None:
         files, folder = self.life.files, self.life.spool.layout.life(name)
@@ -106,15 +117,25 @@ class Reaper:
             return self._take(name, identity, state, None)
         evidence = self._weigh(name, identity, folder)
         if evidence.liveness is not Liveness.DEAD:
+            self.proved_s.pop(name, None)
             return Report(life=name, state=state, evidence=evidence)
         left = self._end_children(name, identity)
         if left:
             return Report(life=name, state=state, evidence=evidence, ended_children=left)
+        # What it did last may be missing from a listing that this host keeps: wait until none is that old.
+        now = self.life.spool.clock.mono()
+        if now - self.proved_s.setdefault(name, now) < self.policy.cache_limit_s:
+            return Report(life=name, state=state, evidence=evidence)
+        del self.proved_s[name]
         pids = self.dying.pop(name).pids if name in self.dying else ()
         self.life.note("reap", life=name, reason=evidence.reason, facts=dict(evidence.facts))
-        if move(files, state_path(folder, LIVE), state_path(folder, REAPING)) is Moved.UNKNOWN:
+        if move(files, state_path(folder, LIVE), state_path(folder, REAPING)) is Moved.YES:
+            found: str | None = REAPING
+        else:
+            found = find_state(files, folder)  # another reaper may be further: a fenced life is not fenced again
+        if found is None or found == LIVE:
             return None
-        report = self._take(name, identity, REAPING, evidence)
+        report = self._take(name, identity, found, evidence)
         return replace(report, ended_children=pids)
 
     def _weigh(self, name: str, identity: Identity, folder: str) -> Evidence:
@@ -124,7 +145,7 @@ class Reaper:
         watch = self.watches.get(name)
         if watch is None or watch.sequence != sequence:
             watch = self.watches[name] = Watch(sequence, now)
-        return judge(identity, watch, now, self.policy, degraded=self.degraded)
+        return self.judge(identity, watch, now, self.policy, degraded=self.degraded)
 
     def _end_children(self, name: str, identity: Identity) -> tuple[int, ...]:
         """End the processes that the dead life left on this host; returns those still there."""
@@ -143,19 +164,41 @@ class Reaper:
         return tuple(seen.pid for seen in found)
 
     def _take(self, name: str, identity: Identity, state: str, evidence: Evidence | None) -> Report:
-        folder = self.life.spool.layout.life(name)
+        files, folder = self.life.files, self.life.spool.layout.life(name)
         returned = lost = 0
         if state == REAPING and self._fence(name):
             give_back_permits(self.life.spool, name)
-            move(self.life.files, state_path(folder, REAPING), state_path(folder, FENCED_STATE))
-            state = FENCED_STATE
+            moved = move(files, state_path(folder, REAPING), state_path(folder, FENCED_STATE))
+            # Nothing that is fenced may go before the state says so; when the reply does not, the look-up does.
+            state = FENCED_STATE if moved is Moved.YES else find_state(files, folder) or REAPING
         if state == FENCED_STATE:
             cause = evidence.cause if evidence is not None else LossCause.WORKER_GONE
+            self._fence_late(name)
             returned, lost = self._settle(name, identity, cause)
             if self._bury(name):
                 state = DEAD
-                self.done.add(name)
+        if state == DEAD:
+            self.done.add(name)
         return Report(life=name, state=state, evidence=evidence, returned=returned, lost=lost)
+
+    def _take_late(self) -> list[Report]:
+        """Tokens that a life claimed after its death: it was paused between its last look and the rename.
+
+        Nobody else looks after them, and the life itself starts nothing: its state is not `.live`.
+        """
+        owners = {token.life for token in self.life.spool.tokens().tokens if token.form in (CLAIM, FENCED)}
+        reports: list[Report] = []
+        for name in sorted(owners & self.done):
+            identity = read_identity(self.life.files, self.life.spool.layout.life(name))
+            if identity is not None:
+                self._fence_late(name)
+                returned, lost = self._settle(name, identity, LossCause.WORKER_GONE, late=True)
+                reports.append(Report(life=name, state=DEAD, evidence=None, returned=returned, lost=lost))
+        return reports
+
+    def _fence_late(self, name: str) -> None:
+        for claim in self._owned(name, CLAIM):
+            self._rename(claim, claim.owned(FENCED, name))
 
     def _owned(self, name: str, *forms: str) -> list[Token]:
         return [token for token in self.life.spool.tokens().tokens if token.life == name and token.form in forms]
@@ -172,19 +215,25 @@ class Reaper:
                 raise
 
     def _fence(self, name: str) -> bool:
-        """Claims first, then drafts: void ones go, the rest is fenced. True when no name of the life is left."""
+        """Claims first, then drafts: void ones go, the rest is fenced. True when no name of the life is left.
+
+        Two listings without a claim go before the first look at a draft, and what makes it void is taken from
+        that same listing: while another reaper renames a claim, one listing may show neither of its names.
+        """
+        quiet = 0
         for _ in range(_LISTINGS):
-            claims = self._owned(name, CLAIM)
-            if not claims:
-                break
+            mine = self._owned(name, CLAIM, DRAFT, FENCED)
+            claims = [token for token in mine if token.form == CLAIM]
+            drafts = [token for token in mine if token.form == DRAFT]
+            fenced = [token for token in mine if token.form == FENCED]
             for claim in claims:
                 self._rename(claim, claim.owned(FENCED, name))
-        for _ in range(_LISTINGS):
-            drafts = self._owned(name, DRAFT)
-            if not drafts and not self._owned(name, CLAIM):
+            quiet = 0 if claims else quiet + 1
+            if quiet < 2:
+                continue
+            if not drafts:
                 self.life.files.sync_folder(self.life.spool.layout.tokens)
                 return True
-            fenced = self._owned(name, FENCED)
             for draft in drafts:
                 if any(_makes_void(wide, draft) for wide in fenced):
                     self._unlink(draft)
@@ -192,7 +241,7 @@ class Reaper:
                     self._rename(draft, draft.owned(FENCED, name))
         return False
 
-    def _settle(self, name: str, identity: Identity, cause: LossCause) -> tuple[int, int]:
+    def _settle(self, name: str, identity: Identity, cause: LossCause, *, late: bool = False) -> tuple[int, int]:
         """Write down what was lost, then offer what is unfinished; the records are durable before any rename."""
         spool = self.life.spool
         spool.refresh()
@@ -211,6 +260,8 @@ class Reaper:
             if batch is None:
                 continue  # not visible yet; the token stays fenced, and the next pass looks again
             left = remaining(spool, batch, token, self.reader.fold)
+            if late:
+                self._leave_to_newer(token, left)
             if not left:
                 self._unlink(token)
                 continue
@@ -220,6 +271,12 @@ class Reaper:
             returned += 1
         spool.files.sync_folder(spool.layout.tokens)
         return returned, lost
+
+    def _leave_to_newer(self, token: Token, left: RangeSet) -> None:
+        """A repair may have offered these tasks anew, with a higher attempt, before the late claim was seen."""
+        for other in self.life.spool.tokens().tokens:
+            if (other.batch, other.gen) == (token.batch, token.gen) and other.attempt > token.attempt:
+                left.remove(other.start, other.stop)
 
     def _write_lost(self, name: str, cause: LossCause) -> int:
         count = 0
@@ -260,12 +317,12 @@ class Reaper:
 
     def _bury(self, name: str) -> bool:
         files, folder = self.life.files, self.life.spool.layout.life(name)
-        if self._owned(name, FENCED) or self._owned(name, FENCED):
+        if self._owned(name, CLAIM, FENCED) or self._owned(name, CLAIM, FENCED):
             return False
         if move(files, state_path(folder, FENCED_STATE), state_path(folder, DEAD)) is Moved.UNKNOWN:
             return False
-        for stray in self._owned(name, CLAIM, DRAFT):
-            self._unlink(stray)
+        for stray in self._owned(name, DRAFT):
+            self._unlink(stray)  # made after the claim that it came from was fenced: never committed
         return True
 
 

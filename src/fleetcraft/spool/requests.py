@@ -39,7 +39,7 @@ def commit(spool: Spool, body: Mapping[str, Any], name: Callable[[int], str], fi
             write_all(files, descriptor, content)
             files.sync(descriptor)
         finally:
-            os.close(descriptor)
+            files.close(descriptor)
         mine = files.identity(aside)
         number = first
         while True:
@@ -79,9 +79,13 @@ def ask(spool: Spool, kind: str, **fields: object) -> int:
     return commit(spool, {"kind": kind, **fields}, "{}.json".format, max(numbers, default=0) + 1)
 
 
+# How coarse the time of a folder may be: milliseconds on a local disk, up to two seconds elsewhere.
+_TICK_S = 2.0
+
+
 @dataclass(slots=True)
 class RequestLog:
-    """All requests so far, read once each; `refresh` costs one stat while nothing is new."""
+    """All requests so far, read once each; `refresh` costs one stat while nothing has been new for a while."""
 
     spool: Spool
     stopped: bool = False
@@ -94,14 +98,19 @@ class RequestLog:
     damaged: int = 0
     _seen: set[str] = field(default_factory=set)
     _modified_ns: int = -1
+    _modified_since_s: float = 0.0
+    _trusted: bool = False
     _last_stop: int = 0
 
     def refresh(self, *, force: bool = False) -> bool:
         """Read what is new; True when something was."""
         files, folder = self.spool.files, self.spool.layout.requests
+        now_s = self.spool.clock.mono()
         try:
             modified = files.modified_ns(folder)
-            if not force and modified == self._modified_ns:
+            if modified != self._modified_ns:
+                self._modified_ns, self._modified_since_s, self._trusted = modified, now_s, False
+            if self._trusted and not force:
                 return False
             names = files.names(folder)[0]
         except OSError as error:
@@ -112,7 +121,9 @@ class RequestLog:
         for name in sorted(fresh, key=lambda name: _order(name) or (0, 0)):
             self._read(os.path.join(folder, name), name)
             self._seen.add(name)
-        self._modified_ns = modified
+        # A request that came within the same tick as the last one leaves the folder's time as it was. A listing
+        # made when that time is older than any tick is whole.
+        self._trusted = now_s - self._modified_since_s >= _TICK_S
         return bool(fresh)
 
     def _read(self, path: str, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleetcraft.core.clock import Clock, SystemClock
@@ -15,7 +16,8 @@ from fleetcraft.spool.ledger import Batch, open_batch
 from fleetcraft.store.files import GONE, Files, ensure_folder, explain, is_private, publish_file
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """Where the tasks of one batch stand now: in its own ledger, or inside one that folds it."""
 
     cover: Batch
@@ -63,10 +65,12 @@ class Spool:
         try:
             os.makedirs(os.path.dirname(layout.root), exist_ok=True)
             if os.path.isdir(layout.root) and os.listdir(layout.root) and not os.path.isdir(layout.batches):
-                raise SpoolError(f"{layout.root} is not empty and not a spool.", hint="Name another directory with --spool.")
+                raise SpoolError(
+                    f"{layout.root} is not empty and not a spool.", hint="Name another directory with --spool."
+                )
             ensure_folder(self.files, layout.root)
             if group:
-                os.chmod(layout.root, 0o770)
+                os.chmod(layout.root, 0o770)  # noqa: S103  asked for with --group: its members may enqueue and run
             for folder in layout.folders():
                 ensure_folder(self.files, folder)
             marker = {"format": FORMAT_NAME, "version": FORMAT_VERSION, "group": group}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fleetcraft.store.files import GONE, UNKNOWN, Files
+from fleetcraft.store.files import FULL, GONE, UNKNOWN, Files
 
 
 class Moved(Enum):
@@ -38,3 +38,12 @@ def move(files: Files, source: str, target: str) -> Moved:
         else:
             return Moved.YES
     return Moved.UNKNOWN
+
+
+def draft(files: Files, path: str) -> None:
+    """Create a draft by the same rule: its name carries an id of ours, so one that is there is ours. Raises OSError."""
+    try:
+        files.create(path)
+    except OSError as error:
+        if error.errno in FULL or not files.exists(path):
+            raise

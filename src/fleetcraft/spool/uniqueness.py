@@ -7,18 +7,19 @@ Only hashes of names are compared at first, in parts, so that memory stays flat.
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from fleetcraft.core.errors import NameTaken
-from fleetcraft.core.ranges import RangeSet
 from fleetcraft.core.resources import Request
 from fleetcraft.core.task import canonical
 from fleetcraft.spool.ledger import MAX_BATCH_TASKS, POSITION_BITS, Batch
+from fleetcraft.store.files import Files, write_all
 
 _PARTITIONS = 64
 _POSITION_MASK = MAX_BATCH_TASKS - 1
@@ -43,19 +44,36 @@ class Ours(Protocol):
     @property
     def count(self) -> int: ...
     @property
-    def runs(self) -> Sequence[array[int]]: ...
+    def runs(self) -> Sequence[Sequence[int]]: ...
 
-    def lines_at(self, positions: Sequence[int]) -> Iterator[bytes]:
+    def lines_at(self, positions: Iterable[int]) -> Iterator[bytes]:
         """The lines at sorted positions."""
         ...
 
 
 @dataclass(slots=True)
 class Known:
-    """Positions that need not be published, and the batches that hold their tasks."""
+    """Positions that need not be published, one byte each, and the batches that hold their tasks."""
 
-    positions: RangeSet = field(default_factory=RangeSet)
+    marks: bytearray = field(default_factory=bytearray)
     batches: set[int] = field(default_factory=set)
+
+    def mark(self, position: int) -> None:
+        """This position is there already."""
+        if len(self.marks) <= position:
+            self.marks.extend(bytes(position + 1 - len(self.marks)))
+        self.marks[position] = 1
+
+    def left(self, count: int) -> list[tuple[int, int]]:
+        """The stretches of `count` positions that are not there."""
+        found: list[tuple[int, int]] = []
+        marks = self.marks + bytes(count - len(self.marks))
+        stop = 0
+        while (start := marks.find(0, stop)) >= 0:
+            stop = marks.find(1, start)
+            stop = count if stop < 0 else stop
+            found.append((start, stop))
+        return found
 
 
 def task_content(task: Mapping[str, Any], request: Request) -> bytes:
@@ -63,7 +81,66 @@ def task_content(task: Mapping[str, Any], request: Request) -> bytes:
     return canonical([{key: value for key, value in task.items() if key not in _NOT_CONTENT}, request.as_json()])
 
 
-def entries_between(runs: Sequence[array[int]], low: int, high: int) -> list[int]:
+class Spill:
+    """Sorted runs of name entries in a file without a name, so that a million names take no memory."""
+
+    __slots__ = ("_files", "_reader", "_writer", "runs")
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._writer = files.open_new(path)
+        try:
+            self._reader = files.open_read(path)
+        finally:
+            files.unlink(path)  # it ends with us, however we end
+        self.runs: list[SpilledRun] = []
+
+    def add(self, entries: array[int]) -> None:
+        """Write one sorted run. Raises OSError."""
+        start = sum(map(len, self.runs))
+        write_all(self._files, self._writer, entries.tobytes())
+        self.runs.append(SpilledRun(self._reader, start, len(entries)))
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self._writer)
+        os.close(self._reader)
+
+
+class SpilledRun(Sequence[int]):
+    """One sorted run in a file; every look reads just what is asked for."""
+
+    __slots__ = ("_descriptor", "_length", "_start")
+
+    def __init__(self, descriptor: int, start: int, length: int) -> None:
+        self._descriptor = descriptor
+        self._start = start
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> array[int]: ...
+
+    def __getitem__(self, place: int | slice) -> int | array[int]:
+        if isinstance(place, slice):
+            first, last, _ = place.indices(self._length)
+            return self._read(first, max(first, last))
+        if not 0 <= place < self._length:
+            raise IndexError(place)
+        return self._read(place, place + 1)[0]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self[:])
+
+    def _read(self, first: int, last: int) -> array[int]:
+        return array("Q", os.pread(self._descriptor, 8 * (last - first), 8 * (self._start + first)))
+
+
+def entries_between(runs: Sequence[Sequence[int]], low: int, high: int) -> list[int]:
     """The sorted entries of several sorted runs between two values."""
     found: list[int] = []
     for run in runs:
@@ -78,8 +155,8 @@ def partitions() -> list[tuple[int, int]]:
     return [(part * step, (part + 1) * step) for part in range(_PARTITIONS)]
 
 
-def find_repeated(ours: Ours) -> RangeSet:
-    """Positions that repeat a name of this very batch with the same content. Raises NameTaken."""
+def find_repeated(ours: Ours, known: Known) -> None:
+    """Mark positions that repeat a name of this very batch with the same content. Raises NameTaken."""
     groups: list[list[int]] = []
     for low, high in partitions():
         entries = entries_between(ours.runs, low, high)
@@ -87,7 +164,6 @@ def find_repeated(ours: Ours) -> RangeSet:
         if len(set(hashes)) == len(hashes):
             continue
         groups.extend(members for _, members in _grouped(entries) if len(members) > 1)
-    repeated = RangeSet()
     wanted = sorted({position for members in groups for position in members})
     lines = dict(zip(wanted, ours.lines_at(wanted), strict=True)) if wanted else {}
     for members in groups:
@@ -99,8 +175,7 @@ def find_repeated(ours: Ours) -> RangeSet:
                 continue
             if first[1] != task:
                 raise _taken_inside(task["name"], ours.place(position), ours.place(first[0]))
-            repeated.add(position, position + 1)
-    return repeated
+            known.mark(position)
 
 
 def _grouped(entries: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
@@ -148,7 +223,7 @@ def _taken_inside(name: str, place: str, first: str) -> NameTaken:
 
 
 def find_known(ours: Ours, batches: Sequence[Batch], known: Known) -> None:
-    """Add the positions of ours whose name and content are in `batches` already. Raises NameTaken."""
+    """Mark the positions of ours whose name and content are in `batches` already. Raises NameTaken."""
     matches = _matches(ours, batches)
     alike = _Alike(ours)
     while pairs := list(islice(matches, _PAIRS_AT_ONCE)):
@@ -158,7 +233,7 @@ def find_known(ours: Ours, batches: Sequence[Batch], known: Known) -> None:
             other_raw = lines[batch.number, position]
             plainly = raw == other_raw and alike.is_alike(batch, position)
             if plainly or _is_same(ours, mine, raw, batch, position, other_raw):
-                known.positions.add(mine, mine + 1)
+                known.mark(mine)
                 known.batches.add(batch.number)
 
 

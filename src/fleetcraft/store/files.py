@@ -185,7 +185,9 @@ def ensure_folder(files: Files, path: str) -> None:
         return
     except OSError as error:
         if error.errno in FULL:
-            raise StorageFull(f"Cannot create {path}: {os.strerror(error.errno or 0)}.", hint="Free space, then retry.") from error
+            raise StorageFull(
+                f"Cannot create {path}: {os.strerror(error.errno or 0)}.", hint="Free space, then retry."
+            ) from error
         raise
 
 
@@ -199,7 +201,9 @@ def explain(error: OSError, doing: str) -> OutOfReach:
     reason = os.strerror(error.errno) if error.errno else str(error)
     name = errno.errorcode.get(error.errno or 0, "unknown error")
     if error.errno in FULL:
-        return StorageFull(f"{doing}: {reason} ({name}).", hint="Free space or inodes, then run the same command again.")
+        return StorageFull(
+            f"{doing}: {reason} ({name}).", hint="Free space or inodes, then run the same command again."
+        )
     return OutOfReach(f"{doing}: {reason} ({name}).", hint="Nothing was changed; run the same command again.")
 
 

@@ -34,7 +34,7 @@ class NvmlSensor:
             self.reason = "no NVIDIA driver is loaded on this host"
             return  # the binding alone costs megabytes of memory
         try:
-            import pynvml  # noqa: PLC0415  optional; the node side starts without it
+            import pynvml
         except ImportError:
             self.reason = "the package nvidia-ml-py is not installed"
             return

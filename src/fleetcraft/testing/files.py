@@ -60,7 +60,7 @@ class WrappedFiles(Files):
         self.inner = inner or Files()
         self._opened: dict[int, str] = {}
 
-    def _around(self, operation: Operation, do: Callable[[], T]) -> T:
+    def _around(self, operation: Operation, do: Callable[[], T]) -> T:  # noqa: ARG002  for those that replace it
         """Do the operation, or what the fake does instead."""
         return do()
 
@@ -358,23 +358,33 @@ class StaleFiles(WrappedFiles):
         self._know(target, there=True)
 
     def link(self, source: str, target: str) -> None:
-        self.inner.link(source, target)
-        self._know(target, there=True)
+        self._make(target, lambda: self.inner.link(source, target))
 
     def unlink(self, path: str) -> None:
         try:
             self.inner.unlink(path)
-        finally:
+        except FileNotFoundError:
             self._know(path, there=False)
+            raise
+        self._know(path, there=False)
 
     def create(self, path: str) -> None:
-        self.inner.create(path)
-        self._know(path, there=True)
+        self._make(path, lambda: self.inner.create(path))
+
+    def make_folder(self, path: str) -> None:
+        self._make(path, lambda: self.inner.make_folder(path))
 
     def open_new(self, path: str, *, append: bool = False) -> int:
-        descriptor = self.inner.open_new(path, append=append)
+        return self._make(path, lambda: self.inner.open_new(path, append=append))
+
+    def _make(self, path: str, do: Callable[[], T]) -> T:
+        try:
+            result = do()
+        except FileExistsError:
+            self._seen.pop(path, None)  # the server's answer drops what the client believed
+            raise
         self._know(path, there=True)
-        return descriptor
+        return result
 
 
 class PwriteNfsFiles(WrappedFiles):

@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from fleetcraft.core.names import Token
 from fleetcraft.core.ranges import RangeSet
@@ -179,7 +180,7 @@ def spread(start: int, stop: int, token: Token) -> list[Piece]:
     count = stop - start
     pieces = max(1, min(MAX_PIECES, count // MIN_PIECE_TASKS))
     bounds = [start + count * part // pieces for part in range(pieces + 1)]
-    return [Piece(low, high, token.attempt) for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [Piece(low, high, token.attempt) for low, high in pairwise(bounds)]
 
 
 class Book:

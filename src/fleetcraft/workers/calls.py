@@ -22,7 +22,7 @@ from fleetcraft.core.states import LossCause, Outcome
 from fleetcraft.workers.book import Claim, Pace
 from fleetcraft.workers.child import Ended, Supervisor
 from fleetcraft.workers.logs import SlotLogs
-from fleetcraft.workers.payload import Place, base_environment, environment_of, prove_outputs
+from fleetcraft.workers.payload import Place, attempt_environment, base_environment, prove_outputs, slot_environment
 from fleetcraft.workers.resident import Block, Resident
 from fleetcraft.workers.runner import Concluded
 from fleetcraft.workers.sink import Sink
@@ -87,18 +87,17 @@ class Calls:
 
     def idle_host(self, key: str) -> Host | None:
         """A resident that could take such a call now."""
-        return next((host for host in self.hosts.values() if host.key == key and host.chunk is None and _usable(host)), None)
+        return next(
+            (host for host in self.hosts.values() if host.key == key and host.chunk is None and _usable(host)), None
+        )
 
     def load(self, task: Mapping[str, Any], slot: Slot, key: str) -> Host:
         """Start a resident on a slot. Raises OSError."""
         descriptor, file_no, _ = self.logs.begin(slot.number)
         mark = f"{self.life}:resident:{slot.number}:{self.clock.mono():.3f}"
-        place = Place(
-            task_id="", attempt=0, life=self.life, mark=mark, slot=slot.number, gpus=slot.gpus,
-            deadline_utc=self.deadline_utc,
-        )  # fmt: skip
-        base = base_environment(task, os.environ, self.pass_env)
-        env = environment_of({"name": task["call"], "env": task.get("env", {})}, base, place)
+        place = Place(life=self.life, slot=slot.number, gpus=slot.gpus, deadline_utc=self.deadline_utc)
+        shared = slot_environment(base_environment(task, os.environ, self.pass_env), place)
+        env = attempt_environment({"name": "", "env": task.get("env", {})}, shared, "", 0, mark)
         for name in (b"FLEETCRAFT_TASK", b"FLEETCRAFT_TASK_ID", b"FLEETCRAFT_ATTEMPT"):
             del env[name]  # one resident serves many tasks
         python = str(task.get("python") or sys.executable)
@@ -156,9 +155,7 @@ class Calls:
         host.resident.send(payloads)
         return count
 
-    def _gather(
-        self, claim: Claim, position: int, task: Mapping[str, Any], limit: int
-    ) -> tuple[list[bytes], int]:
+    def _gather(self, claim: Claim, position: int, task: Mapping[str, Any], limit: int) -> tuple[list[bytes], int]:
         """The argument objects of up to `limit` tasks from `position` on that this resident can take together."""
         payloads = [_arguments(task)]
         if limit == 1:
@@ -231,7 +228,9 @@ class Calls:
             task = claim.batch.task(chunk.position + chunk.done)
             proofs, problem = prove_outputs(task)
             if problem is not None:
-                self._rule(host, chunk, chunk.done, End(exit_code=0, output_problem=problem), body.get("wall", 0.0), body)
+                self._rule(
+                    host, chunk, chunk.done, End(exit_code=0, output_problem=problem), body.get("wall", 0.0), body
+                )
                 return
             body["outputs"] = proofs
         self.sink.record(body)
@@ -244,8 +243,13 @@ class Calls:
         ruling = Ruling(outcome=Outcome.SUCCEEDED, final=None)
         self.finished.append(
             Concluded(
-                id=TaskId(chunk.id.batch, chunk.id.index + chunk.done), ruling=ruling, wall_s=float(body["wall"]),
-                claim=claim, position=first, attempt=chunk.attempt, count=count,
+                id=TaskId(chunk.id.batch, chunk.id.index + chunk.done),
+                ruling=ruling,
+                wall_s=float(body["wall"]),
+                claim=claim,
+                position=first,
+                attempt=chunk.attempt,
+                count=count,
             )
         )
 
@@ -313,7 +317,7 @@ class Calls:
             how = f"signal {ended.signal}" if ended.signal else f"exit {ended.exit_code}"
             text = f"its resident ended with {how} during the call"
         end = End(
-            exit_code=ended.exit_code if ended.exit_code else None, signal=ended.signal,
+            exit_code=ended.exit_code or None, signal=ended.signal,
             stop_reason=ended.stop_reason, drain_cause=self.drain_cause or LossCause.DRAINED, error=text,
             memory_evidence=text if setup is not None and setup.get("kind") == "memory" else None,
         )  # fmt: skip

@@ -13,17 +13,16 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
 from fleetcraft.workers.kin import Kin, ProcessTable
-from fleetcraft.workers.ladder import Child, Ended, Graces, Ladder, Stage
+from fleetcraft.workers.ladder import Child, End, Ended, Graces, Ladder, Stage
 from fleetcraft.workers.launch import Folders, Launch, Programs, Wiring
 
-__all__ = ["Child", "Ended", "Graces", "Launch", "Supervisor"]
+__all__ = ["Child", "Ended", "Graces", "Launch", "Supervisor", "seal_descriptors"]
 
 _WAIT_FLAGS = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
 _LONGEST_POLL_S = 0.2
@@ -57,7 +56,7 @@ class Supervisor:
         self._ladder = Ladder(self._kin, self._table, graces or Graces(sweep_s=sweep_grace_s))
         self._leaders: dict[int, Child] = {}
         self._open: dict[str, Child] = {}
-        self._ending: dict[str, Child] = {}
+        self._ending: dict[str, End] = {}
         self._unkillable: set[int] = set()
         self._own_peak_kib = 0
         self._walk_wanted = False
@@ -66,6 +65,7 @@ class Supervisor:
         self.notes: list[str] = []
         if not self._kin.is_subreaper:
             self.notes.append("this kernel has no child subreaper: what leaves its parent is found by its mark only")
+        seal_descriptors()
         self._handler_before = signal.signal(signal.SIGCHLD, _on_child)
         # The handler alone would lose the race between the last look and the poll.
         self._wake_before = signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
@@ -172,26 +172,32 @@ class Supervisor:
             pass
         now_s = self._clock.mono()
         gone = self._reap(now_s)
-        if not self._ending and not self._walk_wanted and self._kin.is_quiet(self._leaders, gone, now_s):
-            return [self._deliver(child) for child in gone]
-        due_s = self.next_deadline_s()
-        if not gone and (due_s is None or now_s < due_s) and not self._walk_wanted:
+        if not self._ending and not self._walk_wanted:
+            if not gone:
+                return []
+            if self._kin.is_quiet(self._leaders, gone, now_s):
+                return [self._deliver(child) for child in gone]
+        elif not gone and now_s < (self.next_deadline_s() or 0.0):
             return []
         return self._settle(gone, now_s)
 
     def _settle(self, gone: list[Child], now_s: float) -> list[Ended]:
         """The thorough way: something may be left of an attempt, or is being ended."""
-        waiting = [mark for mark in self._ending if not self._open[mark].leader_lives]
+        kin = self._kin
+        kin.begin_step()
+        unknown = [mark for mark in self._ending if not self._open[mark].leader_lives]
         for child in gone:
             self._ending_of(child).due_s = now_s
-        held_back: Collection[str] = ()
-        if waiting or self._walk_wanted:
-            self._walk_wanted = not self._kin.refresh(self._leaders, self._open, [], now_s)
-        if self._walk_wanted or not waiting:
-        	pass
+        if unknown or self._walk_wanted:
+            self._walk_wanted = not kin.refresh(self._leaders, self._open, (), now_s)
+        if gone and (self._walk_wanted or not unknown) and not kin.refresh(self._leaders, self._open, gone, now_s):
+            unknown += [child.mark for child in gone]
+            self._walk_wanted = True
+        if not self._walk_wanted:
+            unknown = []
         over: list[Child] = []
         for mark, end in self._ending.items():
-            if mark in held_back:
+            if mark in unknown:
                 end.due_s = max(end.due_s, self._kin.walk_again_s)
             elif self._ladder.step(self._open[mark], end, self._open, now_s):
                 over.append(self._open[mark])
@@ -210,9 +216,9 @@ class Supervisor:
             if not pid:
                 break
             child = self._leaders.get(pid)
-            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+            if status & 0xFF == 0x7F or status == 0xFFFF:  # stopped, continued
                 if child is not None:
-                    child.is_stopped = os.WIFSTOPPED(status)
+                    child.is_stopped = status != 0xFFFF
                 continue
             if child is None:
                 # What it had started may have come to us.
@@ -227,41 +233,39 @@ class Supervisor:
         return gone
 
     def _deliver(self, child: Child) -> Ended:
-        self._ending.pop(child.mark, None)
         del self._open[child.mark]
-        if child.unkillable:
-            self._give_up(child)
+        end = child.end
+        if end is not None:
+            del self._ending[child.mark]
+            self._give_up(child, end)
         status, usage = child.status, child.usage
-        if status is None or usage is None:
-            code, by_signal, cpu_s, rss_kib = None, None, 0.0, None
-        else:
-            by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-            code = None if by_signal else os.WEXITSTATUS(status)
-            cpu_s = usage.ru_utime + usage.ru_stime
-            rss_kib = self._peak_kib(usage.ru_maxrss)
+        if usage is None:
+            wall_s = self._clock.mono() - child.started_mono_s
+            return Ended(child, None, None, 0.0, None, wall_s, (), end.unkillable if end else (), child.stop_reason)
+        by_signal = status & 0x7F
         return Ended(
-            child=child,
-            exit_code=code,
-            signal=by_signal,
-            cpu_s=cpu_s,
-            rss_kib=rss_kib,
-            wall_s=(child.ended_mono_s or self._clock.mono()) - child.started_mono_s,
-            left_background=tuple(sorted(child.background)),
-            unkillable=child.unkillable,
-            stop_reason=child.stop_reason,
+            child,
+            None if by_signal else status >> 8,
+            by_signal or None,
+            usage.ru_utime + usage.ru_stime,
+            usage.ru_maxrss if usage.ru_maxrss > self._own_peak_kib and self._is_above_own(usage.ru_maxrss) else None,
+            child.ended_mono_s - child.started_mono_s,
+            tuple(sorted(end.background)) if end else (),
+            end.unkillable if end else (),
+            child.stop_reason,
         )
 
-    def _peak_kib(self, peak_kib: int) -> int | None:
+    def _is_above_own(self, peak_kib: int) -> bool:
         # Until it calls exec, a spawned child runs in our memory, and the kernel keeps that peak as its own.
-        if peak_kib > self._own_peak_kib:
-            self._own_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak_kib if peak_kib > self._own_peak_kib else None
+        self._own_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak_kib > self._own_peak_kib
 
-    def _give_up(self, child: Child) -> None:
+    def _give_up(self, child: Child, end: End) -> None:
+        """What was declared unkillable is nobody's from now on, and watched until it is gone."""
         if child.leader_lives:
             del self._leaders[child.pid]
             self._kin.nobodys.add(child.pid)
-        for pid, _ in child.unkillable:
+        for pid, _ in end.unkillable:
             self._unkillable.add(pid)
             if self._kin.orphans.pop(pid, None) is not None:
                 self._kin.nobodys.add(pid)
@@ -286,6 +290,20 @@ class Supervisor:
         for descriptor in (self.wake_fd, self._wake_in, self._null):
             os.close(descriptor)
         return left
+
+
+def seal_descriptors() -> None:
+    """Keep from children what this process inherited, or what a library opened without a thought of them."""
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return
+    for name in names:
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:
+            continue  # the descriptor of the listing itself
 
 
 def _on_child(_number: int, _frame: FrameType | None) -> None:

@@ -22,6 +22,9 @@ from fleetcraft.workers.verdict import Tally
 # With this much work left in hand the next claim is made, so that slots do not wait for the file system.
 LOW_WATER_S = 0.05
 MAX_TOKENS_AT_ONCE = 16
+# A task that does not fit beside what runs waits this long before the worker makes room for it.
+PATIENCE_S = 30.0
+SHORT_TASK_S = 60.0
 _UNKNOWN_TASK_S = 3600.0
 
 
@@ -33,6 +36,7 @@ class Claimer:
     upstream: Upstream
     # Tokens that this worker gave back because it can never run them; by name, so a changed one is looked at anew.
     avoid: set[str] = field(default_factory=set)
+    kept_out_since_s: dict[str, float] = field(default_factory=dict)
 
     def could_ever(self, token: Token) -> bool:
         """True when this worker could run the lane with all its slots free and the time it has left."""
@@ -68,12 +72,11 @@ class Claimer:
 
         At most half of what is on offer is taken at once: the others have slots too.
         """
-        startable = [
-            token for token in tokens if token.form == WAITING and self.could_ever(token) and self.fits_now(token)
-        ]
-        if not startable:
+        possible = [token for token in tokens if token.form == WAITING and self.could_ever(token)]
+        startable = [token for token in possible if self.fits_now(token)]
+        best = max((token.priority for token in startable), default=-1)
+        if self._must_make_room(possible, best) or not startable:
             return 0
-        best = max(token.priority for token in startable)
         startable = [token for token in startable if token.priority == best]
         random.shuffle(startable)
         most = min(MAX_TOKENS_AT_ONCE, (len(startable) + 1) // 2)
@@ -83,6 +86,24 @@ class Claimer:
                 break
             made += self._take(token)
         return made
+
+    def _must_make_room(self, possible: list[Token], best: int) -> bool:
+        """Decide whether to start nothing else until a large task fits that small ones keep out.
+
+        Only where what runs is short: holding slots idle behind hours of work would cost more than it gives.
+        """
+        ctx, now = self.ctx, self.ctx.clock.mono()
+        kept_out = {token.name: token for token in possible if token.priority >= best and not self.fits_now(token)}
+        self.kept_out_since_s = {name: self.kept_out_since_s.get(name, now) for name in kept_out}
+        means = ctx.pace.means_s
+        short = all(means.get(claim.token.lane, 0.0) < SHORT_TASK_S for claim in ctx.book if claim.running)
+        ctx.reserved = None
+        if short and not ctx.capacity.idle:
+            for name, token in kept_out.items():
+                patience_s = PATIENCE_S if token.priority == best else 0.0
+                if now - self.kept_out_since_s[name] >= patience_s:
+                    ctx.reserved = token.lane
+        return ctx.reserved is not None
 
     def adopt_late(self, tokens: list[Token]) -> None:
         """A claim of ours that we do not know came from a rename whose reply was lost: it is ours."""
@@ -156,7 +177,7 @@ class Claimer:
                 "t": "receipt", "b": batch, "i": index, "g": claim.token.gen, "a": claim.attempt_of(place),
                 "o": Outcome.LOST.value, "final": TaskState.QUARANTINED.value, "counted": False,
                 "end": round(ctx.clock.utc(), 3),
-                "error": f"its worker died {verdict.losses} times while it ran, the last time with nothing else running",
+                "error": f"its worker died {verdict.losses} times while it ran, at last with nothing else running",
             }
         )  # fmt: skip
         claim.fresh.remove(place, place + 1)
@@ -214,6 +235,7 @@ class Claimer:
 
     def release(self, claim: Claim) -> None:
         """Let go of a claim whose tasks have all ended; not while records wait for the storage."""
+        self.ctx.sink.flush_later()
         if self.ctx.sink.clear:
             release(self.ctx.life, claim.token)
             self.ctx.book.claims.remove(claim)
@@ -221,6 +243,7 @@ class Claimer:
     def shed(self, claim: Claim, keep: int) -> bool:
         """Give back what was not started beyond `keep` tasks; False when nothing could go."""
         leaving = shed(claim, keep)
+        self.ctx.sink.flush_later()
         if leaving is None:
             return False
         (start, stop), pieces = leaving
@@ -238,6 +261,7 @@ class Claimer:
 
     def let_go(self, claim: Claim) -> None:
         """Return everything under a claim of which nothing runs."""
+        self.ctx.sink.flush_later()
         pieces = claim.leaving()
         whole = len(pieces) == 1 and (pieces[0].start, pieces[0].stop) == (claim.token.start, claim.token.stop)
         if whole and pieces[0].attempt == claim.token.attempt:

@@ -34,6 +34,7 @@ class Context:
     pace: Pace = field(default_factory=Pace)
     asked: Fold = field(default_factory=Fold)  # cancels and retries, known without reading any journal
     lanes: dict[str, Request] = field(default_factory=dict)
+    reserved: str | None = None  # the lane for which room is being made; no other task is started meanwhile
     _reader: SpoolFold | None = None
     _asked_at: tuple[int, int] = (0, 0)
 
@@ -58,6 +59,14 @@ class Context:
         self._asked_at = self.requests.apply_to(self.asked, self._asked_at)
         return True
 
+    def keep_shortcut(self) -> None:
+        """Spare later readers the journals of dead lives; a failure costs nothing but their time."""
+        try:
+            self.reader.refresh()
+            self.reader.write_cache()
+        except OSError as error:
+            self.say(f"the shortcut over dead lives was not written: {error}")
+
     def left_s(self) -> float | None:
         """Time until the drain before the deadline; None without one."""
         if self.deadline_s is None:
@@ -67,4 +76,5 @@ class Context:
     def say(self, text: str) -> None:
         """A line for the person who watches the worker; facts go to the journal."""
         if not self.options.quiet:
-            print(f"worker {self.life.id}: {text}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"worker {self.life.id}: {text}\n")
+            sys.stderr.flush()

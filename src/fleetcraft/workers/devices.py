@@ -74,6 +74,21 @@ class ForeignMemory:
         return value
 
 
+class DeviceWatch:
+    """Whether a device still shows a process of an attempt that has ended: only then its slot is not free yet."""
+
+    def __init__(self, sensor: Sensor) -> None:
+        self._sensor = sensor
+
+    def lingers(self, uuids: tuple[str, ...]) -> bool:
+        """True when the driver lists a process that is gone already: its memory is still being given back."""
+        for uuid in uuids:
+            pids = self._sensor.occupancy(uuid).pids or ()
+            if any(not os.path.exists(f"/proc/{pid}") for pid in pids):
+                return True
+        return False
+
+
 def _is_ours(pid: int) -> bool:
     if not os.path.exists(f"/proc/{pid}"):
         return False
@@ -82,5 +97,3 @@ def _is_ours(pid: int) -> bool:
             return b"FLEETCRAFT_LIFE=" in source.read()
     except OSError:
         return False
-
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -162,31 +162,38 @@ class Kin:
         self.orphans.pop(pid, None)
         self.nobodys.discard(pid)
 
-    def refresh(self, leaders: Collection[int], open_marks: Iterable[str], ended: list[Kindred], now_s: float) -> bool:
+    def is_quiet(self, leaders: Collection[int], ended: Sequence[Kindred], now_s: float) -> bool:
+        """True when surely nothing is left of those that just ended: the answer for nearly every task."""
+        return not self.orphans and self.is_subreaper and self._strangers(leaders, ended, now_s) == []
+
+    def refresh(
+        self, leaders: Collection[int], open_marks: Collection[str], ended: Sequence[Kindred], now_s: float
+    ) -> bool:
         """Bring `orphans` up to date; False when that would cost too much before `walk_again_s`.
 
         `leaders` are the started children that live; `ended` those that ended since (empty: look at everything).
         """
-        self._census = None
-        if not self.is_subreaper:
-            return True
-        found = self._listed(leaders) if self._list is not None else self._tried(leaders, ended, now_s)
+        found = self._strangers(leaders, ended, now_s) if self.is_subreaper else []
         if found is None:
             return False
-        if found:
-            possible = frozenset(open_marks)
-            for pid in found:
-                seen = self._table.look(pid)
-                if seen is not None:
-                    self.orphans[pid] = Orphan(seen, self._table.mark(pid), possible)
+        for pid in found:
+            seen = self._table.look(pid)
+            if seen is not None:
+                self.orphans[pid] = Orphan(seen, self._table.mark(pid), frozenset(open_marks))
         return True
 
-    def _listed(self, leaders: Collection[int]) -> list[int]:
-        if self._list is None:
-            return []
-        raw = chunk = os.pread(self._list, 1 << 16, 0)
+    def begin_step(self) -> None:
+        """Forget the last walk: it serves the decisions of one step only."""
+        self._census = None
+
+    def _strangers(self, leaders: Collection[int], ended: Sequence[Kindred], now_s: float) -> list[int] | None:
+        """Our children that are not known yet; None when finding out would cost too much now."""
+        return self._tried(leaders, ended, now_s) if self._list is None else self._listed(self._list, leaders)
+
+    def _listed(self, descriptor: int, leaders: Collection[int]) -> list[int]:
+        raw = chunk = os.pread(descriptor, 4096, 0)
         while len(chunk) >= 4000:  # the kernel hands out a page at a time
-            chunk = os.pread(self._list, 1 << 16, len(raw))
+            chunk = os.pread(descriptor, 4096, len(raw))
             raw += chunk
         # Only we can take a child off this list, so it is complete, and its length alone answers nearly always.
         if raw.count(b" ") == len(leaders) + len(self.orphans) + len(self.nobodys):
@@ -196,7 +203,7 @@ class Kin:
     def _is_known(self, pid: int, leaders: Collection[int]) -> bool:
         return pid in leaders or pid in self.orphans or pid in self.nobodys
 
-    def _tried(self, leaders: Collection[int], ended: list[Kindred], now_s: float) -> list[int] | None:
+    def _tried(self, leaders: Collection[int], ended: Sequence[Kindred], now_s: float) -> list[int] | None:
         candidates = self._recent(ended, now_s)
         if candidates is None:
             if now_s < self.walk_again_s:
@@ -208,7 +215,7 @@ class Kin:
             self.walk_again_s = after_s + (after_s - now_s) / _WALK_SHARE
         return found
 
-    def _recent(self, ended: list[Kindred], now_s: float) -> range | None:
+    def _recent(self, ended: Sequence[Kindred], now_s: float) -> range | None:
         """The pids given out since the first of the ended leaders, when they are few and certain."""
         if self._cursor is None or not ended:
             return None
@@ -237,7 +244,7 @@ class Kin:
         return [orphan for orphan in self.orphans.values() if self._belongs(orphan, kindred, open_marks)]
 
     def _belongs(self, orphan: Orphan, kindred: Kindred, open_marks: Collection[str]) -> bool:
-        if orphan.seen.session == kindred.pid or orphan.seen.group == kindred.pid:
+        if kindred.pid in (orphan.seen.session, orphan.seen.group):
             return True
         if orphan.mark is None:
             # It may have been between fork and exec when it was first seen.

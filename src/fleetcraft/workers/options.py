@@ -85,12 +85,14 @@ def parse_deadline_utc(text: str, now_utc: float, what: str = "--deadline") -> f
     if re.fullmatch(r"\d+(\.\d+)?", raw) and float(raw) >= _EPOCH_FROM_S:
         return float(raw)
     if re.match(r"\d{4}-\d{2}-\d{2}", raw):
-        from datetime import datetime  # noqa: PLC0415  most workers are given no ISO time
+        from datetime import datetime
 
         try:
             return datetime.fromisoformat(raw).timestamp()
         except (ValueError, OverflowError, OSError):
-            raise UsageError(f"{what} {text!r} is not a time.", hint="Write 2h, or 2031-05-04T12:00:00+02:00.") from None
+            raise UsageError(
+                f"{what} {text!r} is not a time.", hint="Write 2h, or 2031-05-04T12:00:00+02:00."
+            ) from None
     return now_utc + parse_duration_s(raw, what)
 
 

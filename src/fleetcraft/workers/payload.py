@@ -13,17 +13,15 @@ from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
 
 # What a task gets of the worker's own environment. Never SLURM_* of the job: torchrun and MPI would be misled.
 PASSED_ON = ("TMPDIR", "XDG_RUNTIME_DIR", "CUDA_DEVICE_MAX_CONNECTIONS")
+_LIFE, _MARK = LIFE_VARIABLE.encode(), MARK_VARIABLE.encode()
 _HASH_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where and as what an attempt runs."""
+    """Where an attempt runs."""
 
-    task_id: str
-    attempt: int
     life: str
-    mark: str
     slot: int
     gpus: tuple[str, ...]
     deadline_utc: float | None
@@ -40,7 +38,9 @@ def command_of(task: Mapping[str, Any]) -> tuple[list[str], bytes | None]:
     return ["/bin/sh", "-c", line], None
 
 
-def base_environment(task: Mapping[str, Any], worker_environ: Mapping[str, str], pass_on: Sequence[str]) -> dict[bytes, bytes]:
+def base_environment(
+    task: Mapping[str, Any], worker_environ: Mapping[str, str], pass_on: Sequence[str]
+) -> dict[bytes, bytes]:
     """What every task of an enqueue shares: the recorded clean list, and a few variables of this node."""
     merged = {name: worker_environ[name] for name in (*PASSED_ON, *pass_on) if name in worker_environ}
     merged.update(task.get("base_env", {}))
@@ -48,16 +48,10 @@ def base_environment(task: Mapping[str, Any], worker_environ: Mapping[str, str],
     return {os.fsencode(name): _encode(value) for name, value in merged.items()}
 
 
-def environment_of(task: Mapping[str, Any], base: Mapping[bytes, bytes], place: Place) -> dict[bytes, bytes]:
-    """The whole environment of one attempt."""
+def slot_environment(base: Mapping[bytes, bytes], place: Place) -> dict[bytes, bytes]:
+    """What every attempt of one enqueue on one slot shares; made once, since it is copied before every exec."""
     env = dict(base)
-    for name, value in task.get("env", {}).items():
-        env[os.fsencode(name)] = _encode(value)
-    env[LIFE_VARIABLE.encode()] = place.life.encode()
-    env[MARK_VARIABLE.encode()] = place.mark.encode()
-    env[b"FLEETCRAFT_TASK"] = _encode(str(task["name"]))
-    env[b"FLEETCRAFT_TASK_ID"] = place.task_id.encode()
-    env[b"FLEETCRAFT_ATTEMPT"] = b"%d" % place.attempt
+    env[_LIFE] = place.life.encode()
     env[b"FLEETCRAFT_SLOT"] = b"%d" % place.slot
     env[b"FLEETCRAFT_STREAM_ID"] = b"%s-s%d" % (place.life.encode(), place.slot)
     if place.deadline_utc is not None:
@@ -65,6 +59,22 @@ def environment_of(task: Mapping[str, Any], base: Mapping[bytes, bytes], place: 
     # UUIDs, never indexes: another order of devices must not move a task to another GPU. Empty hides them all.
     env[b"CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus).encode()
     env[b"CUDA_DEVICE_ORDER"] = b"PCI_BUS_ID"
+    return env
+
+
+def attempt_environment(
+    task: Mapping[str, Any], shared: Mapping[bytes, bytes], task_id: str, attempt: int, mark: str
+) -> dict[bytes, bytes]:
+    """The whole environment of one attempt. What a task declares never overrides how its processes are found."""
+    env = dict(shared)
+    if "env" in task:
+        for name, value in task["env"].items():
+            env[os.fsencode(name)] = _encode(value)
+        env[_LIFE] = shared[_LIFE]
+    env[_MARK] = mark.encode()
+    env[b"FLEETCRAFT_TASK"] = _encode(task["name"])
+    env[b"FLEETCRAFT_TASK_ID"] = task_id.encode()
+    env[b"FLEETCRAFT_ATTEMPT"] = b"%d" % attempt
     return env
 
 

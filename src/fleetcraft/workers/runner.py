@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fleetcraft.core.clock import Clock
@@ -25,12 +26,13 @@ from fleetcraft.workers.child import Child, Ended, Launch, Supervisor
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.payload import (
     Place,
+    attempt_environment,
     base_environment,
     check_snapshot,
     command_of,
-    environment_of,
     heavy_outputs,
     prove_outputs,
+    slot_environment,
 )
 from fleetcraft.workers.sink import Sink
 from fleetcraft.workers.slots import Capacity, Slot
@@ -39,6 +41,10 @@ from fleetcraft.workers.verdict import End, Ruling, Tally, memory_evidence, rule
 _NODE_TROUBLE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _INLINE_PROOF_BYTES = 32 * 1024**2
 DEFAULT_GRACE_S = 10.0
+ANNOUNCE_AFTER_S = 1.0
+_NOTHING: dict[str, Any] = {"t": "spawned"}  # nothing that a fold needs
+_LINGER_S = 30.0
+_ENVIRONMENTS_KEPT = 256
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ class Running:
     how: Start = Start.SINGLE
     first: Ended | None = None  # how the task itself ended, while its validator runs
     proofs: list[dict[str, Any]] = field(default_factory=list)
-    oom_kills_before: int | None = None
+    announced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +97,16 @@ class Runner:
     pass_env: tuple[str, ...]
     deadline_utc: float | None
     wake: Callable[[], None]
+    lingers: Callable[[tuple[str, ...]], bool]
     kill_grace_s: float = DEFAULT_GRACE_S
+    lingering: list[tuple[Slot, float]] = field(default_factory=list)
     drain_cause: LossCause | None = None
     running: dict[int, Running] = field(default_factory=dict)  # by pid
     proving: list[tuple[Running, Ended, list[tuple[list[dict[str, Any]], str | None]]]] = field(default_factory=list)
     spare_permits: list[tuple[tuple[tuple[str, int], ...], list[str]]] = field(default_factory=list)
     finished: list[Concluded] = field(default_factory=list)
-    _environments: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
+    _environments: dict[tuple[int, int, int, tuple[str, ...]], dict[bytes, bytes]] = field(default_factory=dict)
+    _oom_kills: int | None = field(default_factory=oom_kills)
 
     def start(
         self, claim: Claim, position: int, attempt: int, task: Mapping[str, Any], slot: Slot, permits: list[str]
@@ -143,23 +152,14 @@ class Runner:
 
     def _launch(self, running: Running, output: int, command: tuple[list[str], bytes | None]) -> None:
         task = running.task
-        key = id(running.claim.batch.defaults(running.position))
-        base = self._environments.get(key)
-        if base is None:
-            if len(self._environments) > 64:
-                self._environments.clear()
-            base = self._environments[key] = base_environment(task, os.environ, self.pass_env)
-        mark = f"{self.life}:{running.id}:{running.claim.token.gen}:{running.attempt}"
-        place = Place(
-            task_id=str(running.id), attempt=running.attempt, life=self.life, mark=mark, slot=running.slot.number,
-            gpus=running.slot.gpus, deadline_utc=self.deadline_utc,
-        )  # fmt: skip
-        running.oom_kills_before = oom_kills()
+        task_id = f"{running.id.batch}.{running.id.index}"
+        mark = f"{self.life}:{task_id}:{running.claim.token.gen}:{running.attempt}"
+        env = attempt_environment(task, self._shared_environment(running), task_id, running.attempt, mark)
         child = self.supervisor.spawn(
             Launch(
                 argv=command[0],
-                cwd=str(task.get("cwd", "/")),
-                env=environment_of(task, base, place),
+                cwd=task.get("cwd", "/"),
+                env=env,
                 output=output,
                 mark=mark,
                 script=command[1],
@@ -170,10 +170,34 @@ class Runner:
         timeout = task.get("timeout")
         if timeout is not None and running.deadline_s is None:
             running.deadline_s = running.at_mono_s + float(timeout)
-        if running.stage == "run":
-            task_id, attempt, pid, boot = running.id, running.attempt, child.pid, child.started_boot_s
+
+    def _shared_environment(self, running: Running) -> dict[bytes, bytes]:
+        batch, slot = running.claim.batch, running.slot
+        folded = batch.folded_at(running.position)
+        key = (batch.number, folded.defaults if folded else 0, slot.number, slot.gpus)
+        shared = self._environments.get(key)
+        if shared is None:
+            if len(self._environments) >= _ENVIRONMENTS_KEPT:
+                self._environments.clear()
+            place = Place(life=self.life, slot=slot.number, gpus=slot.gpus, deadline_utc=self.deadline_utc)
+            base = base_environment(running.task, os.environ, self.pass_env)
+            shared = self._environments[key] = slot_environment(base, place)
+        return shared
+
+    def announce(self, now_s: float) -> None:
+        """Write down the process of every attempt that has lived for a while.
+
+        Before that it is found by its mark alone; writing it for each short task would cost more than it tells.
+        """
+        for running in self.running.values():
+            child = running.child
+            if running.announced or child is None or now_s - running.at_mono_s < ANNOUNCE_AFTER_S:
+                continue
+            running.announced = True
+            task, attempt, pid, boot = running.id, running.attempt, child.pid, child.started_boot_s
             self.sink.put(
-                lambda number: spawned_body(number, task_id.batch, task_id.index, attempt, pid, boot), {"t": "spawned"}
+                partial(spawned_body, batch=task.batch, index=task.index, attempt=attempt, pid=pid, boot_s=boot),
+                _NOTHING,
             )
 
     def _undo(self, running: Running, error: OSError) -> None:
@@ -196,7 +220,7 @@ class Runner:
                 problem = f"the validator ended with {_how(ended)}"
             self._conclude(running, _end_of(running.first or ended, problem, self.drain_cause), running.first or ended)
             return True
-        if ended.exit_code == 0 and ended.stop_reason != "timeout" and ended.stop_reason != "cancelled":
+        if ended.exit_code == 0 and ended.stop_reason not in {"timeout", "cancelled"}:
             self._prove(running, ended)
         else:
             self._conclude(running, self._explain(running, ended), ended)
@@ -244,9 +268,8 @@ class Runner:
         end = _end_of(ended, None, self.drain_cause)
         if ended.stop_reason is not None:
             return end
-        kills = oom_kills()
-        before = running.oom_kills_before
-        delta = kills - before if kills is not None and before is not None else None
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        delta = self._oom_kills - before if self._oom_kills is not None and before is not None else None
         tail = self.logs.tail(running.slot.number, running.log[1])
         return replace(end, memory_evidence=memory_evidence(ended.exit_code, ended.signal, tail, delta))
 
@@ -270,7 +293,7 @@ class Runner:
             self.pace.observe(claim.token.lane, max(wall_s, 1e-6))
         if running.permits:
             self.spare_permits.append((claim.request.uses, running.permits))
-        self.capacity.give_back(running.slot)
+        self._free(running.slot)
         self.finished.append(
             Concluded(
                 id=running.id, ruling=ruling, wall_s=wall_s, claim=claim, position=position, attempt=running.attempt
@@ -278,6 +301,24 @@ class Runner:
         )
         if ruling.final is not None and "notify" in running.task:
             self._notify(running, ruling)
+
+    def _free(self, slot: Slot) -> None:
+        """Free a slot; one whose GPU still lists a process that is gone is kept until the driver has let go."""
+        if slot.gpus and self.lingers(slot.gpus):
+            self.lingering.append((slot, self.clock.mono() + _LINGER_S))
+        else:
+            self.capacity.give_back(slot)
+
+    def sweep_lingering(self) -> None:
+        """Free the slots whose GPUs are clear by now, and after a bounded time those whose driver never says so."""
+        for entry in list(self.lingering):
+            slot, until_s = entry
+            late = self.clock.mono() >= until_s
+            if late or not self.lingers(slot.gpus):
+                self.lingering.remove(entry)
+                self.capacity.give_back(slot)
+                if late:
+                    self.sink.record({"t": "note", "what": "lingering", "s": slot.number, "gpus": list(slot.gpus)})
 
     def _receipt(self, running: Running, ruling: Ruling, ended: Ended | None) -> None:
         task, gen, attempt, slot = running.id, running.claim.token.gen, running.attempt, running.slot.number
@@ -291,7 +332,7 @@ class Runner:
         plain = ruling.outcome is Outcome.SUCCEEDED and not running.proofs and not running.slot.gpus
         if plain and ended is not None and not ended.left_background and running.how == Start.SINGLE:
             at, wall, cpu, rss = running.at_utc, ended.wall_s, ended.cpu_s, ended.rss_kib
-            self.sink.put(
+            self.sink.put_later(
                 lambda number: success_body(
                     number, task.batch, task.index, gen, attempt, slot, at, end_utc, wall, cpu, rss, log
                 ),
@@ -311,7 +352,11 @@ class Runner:
         try:
             output = self.logs.begin(running.slot.number)[0]
             launch = Launch(
-                argv=list(running.task["notify"]), cwd="/", env=env, output=output, mark=f"{self.life}:notify:{running.id}"
+                argv=list(running.task["notify"]),
+                cwd="/",
+                env=env,
+                output=output,
+                mark=f"{self.life}:notify:{running.id}",
             )
             self.supervisor.spawn(launch)
         except OSError as error:
@@ -409,5 +454,3 @@ def _spawn_problem(error: OSError, task: Mapping[str, Any]) -> str:
         return f"the working directory {cwd} does not exist on this host"
     reason = os.strerror(error.errno or 0)
     return f"cannot start {program!r}: {reason}"
-
-

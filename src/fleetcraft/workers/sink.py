@@ -29,15 +29,17 @@ class Sink:
         self.life = life
         self.fold = Fold()
         self.storage_full = False
+        self._later: deque[tuple[Build, Mapping[str, Any]]] = deque()
         self._pending: deque[tuple[Build, Mapping[str, Any]]] = deque()
         self._summary_at = 0
         self._summary_bytes = 0
         self.last_sync_s = life.spool.clock.mono()
+        life.on_record = lambda body: self.fold.add(life.id, body)
 
     @property
     def clear(self) -> bool:
         """True when every record is in the journal."""
-        return not self._pending
+        return not self._pending and not self._later
 
     def put(self, build: Build, facts: Mapping[str, Any]) -> None:
         """Append the record that `build(number)` spells; `facts` is what the fold needs of it.
@@ -48,6 +50,15 @@ class Sink:
             self._pending.append((build, facts))
             return
         self._write(build, facts)
+
+    def put_later(self, build: Build, facts: Mapping[str, Any]) -> None:
+        """Append at the next `flush_later`: the slot that became free is filled first."""
+        self._later.append((build, facts))
+
+    def flush_later(self) -> None:
+        """Write what was put off; before anything depends on it. Raises OSError like `put`."""
+        while self._later:
+            self.put(*self._later.popleft())
 
     def _write(self, build: Build, facts: Mapping[str, Any]) -> None:
         try:
@@ -66,6 +77,7 @@ class Sink:
 
     def flush(self) -> bool:
         """Try to write what waits; True when nothing waits any more."""
+        self.flush_later()
         while self._pending:
             before = len(self._pending)
             build, facts = self._pending.popleft()
@@ -77,11 +89,13 @@ class Sink:
 
     def sync(self) -> None:
         """Make the journal durable. Raises JournalEnded."""
+        self.flush_later()
         self.life.journal.sync()
         self.last_sync_s = self.life.spool.clock.mono()
 
     def summarize(self, *, force: bool = False) -> None:
         """Replace the summary when enough was written since; readers then read only the tail. Raises OSError."""
+        self.flush_later()
         length = self.life.journal.length
         if not self.clear or length == self._summary_at:
             return

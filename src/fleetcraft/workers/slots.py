@@ -62,6 +62,12 @@ class Capacity:
             return roomy >= max(1, int(request.gpus))
         return True
 
+    def has_cpus(self, request: Request) -> bool:
+        """A first look, cheaper than `take`: False when it cannot fit now."""
+        if request.exclusive or self._exclusive:
+            return not self.slots
+        return self.used_cpus + request.cpus <= self.cpus
+
     def take(self, request: Request, limits: Mapping[str, int], vram_bytes: int | None = None) -> Slot | None:
         """A slot for the request, or None when it does not fit now.
 

@@ -41,7 +41,9 @@ class Starter:
         return most is not None and self.started >= most
 
     def _start_from(self, claim: Claim, now_s: float) -> bool:
-        if self.enough:
+        if self.enough or self.ctx.reserved not in (None, claim.token.lane):
+            return False
+        if not self.calls.hosts and not self.ctx.capacity.has_cpus(claim.request):
             return False
         due = claim.next_due(now_s)
         if due is not None:
@@ -73,7 +75,14 @@ class Starter:
             self.ctx.capacity.give_back(slot)
             return False
         self.started += 1
-        if not self.runner.start(claim, position, attempt, task, slot, permits):
+        try:
+            begun = self.runner.start(claim, position, attempt, task, slot, permits)
+        except OSError:
+            if claim.running.get(position) != attempt:  # nothing was begun: the slot is free again
+                self.ctx.capacity.give_back(slot)
+                return_permits(self.ctx.spool, permits)
+            raise
+        if not begun:
             self.hold_until_s = now_s + _NODE_PAUSE_S
             return False
         return True

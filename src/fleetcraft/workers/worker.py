@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fleetcraft import __version__
 from fleetcraft.core.clock import Clock, SystemClock
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN, LifeEnded, OutOfReach
-from fleetcraft.core.names import WAITING
+from fleetcraft.core.names import HELD, WAITING
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.core.states import LossCause, Outcome, WorkerState
 from fleetcraft.spool.evidence import ReapPolicy
@@ -31,12 +31,12 @@ from fleetcraft.workers.calls import Calls
 from fleetcraft.workers.child import Supervisor
 from fleetcraft.workers.claimer import Claimer
 from fleetcraft.workers.context import Context
-from fleetcraft.workers.devices import ForeignMemory, open_sensor
+from fleetcraft.workers.devices import DeviceWatch, ForeignMemory, open_sensor
 from fleetcraft.workers.ears import Ears
 from fleetcraft.workers.health import BlackHole, check_health
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.options import WorkerOptions
-from fleetcraft.workers.runner import Concluded, Runner
+from fleetcraft.workers.runner import ANNOUNCE_AFTER_S, Concluded, Runner
 from fleetcraft.workers.sink import Sink
 from fleetcraft.workers.slots import Capacity
 from fleetcraft.workers.starter import Starter
@@ -49,6 +49,7 @@ REQUESTS_EVERY_S = 1.0
 SHARE_EVERY_S = 1.0
 HELD_EVERY_S = 2.0
 FLUSH_EVERY_S = 1.0
+LIST_AT_MOST_EVERY_S = 0.01
 # Without a lease nobody takes a silent worker of another host for dead; still look after so long a pause.
 _PAUSE_LIMIT_S = 30.0
 _FULL_LIMIT_S = 30.0
@@ -88,9 +89,13 @@ class Worker:
         self.reason = ""
         self.exit_code = EXIT_DONE
         self.counts: dict[str, int] = dict.fromkeys((outcome.value for outcome in Outcome), 0)
+        self._poller = select.poll()
+        self._polled: set[int] = set()
         self._signals = 0
         self._reaped = False
         self._must_list = True
+        self._held_seen = False  # some task waits for others: an end of ours may be what it waits for
+        self._listed_s = -1.0
         self._tokens_seen_ns = -1
         self._quiet_looks = 0
         self._quiet_since_s: float | None = None
@@ -101,8 +106,11 @@ class Worker:
         self.ears = Ears()
         try:
             self._begin()
-        except OSError as error:
-            raise explain(error, f"A worker cannot begin in {self.options.spool}") from error
+        except BaseException as error:
+            self.ears.close()
+            if isinstance(error, OSError):
+                raise explain(error, f"A worker cannot begin in {self.options.spool}") from error
+            raise
         try:
             self._loop()
         except (JournalEnded, LifeEnded, OSError) as error:
@@ -131,7 +139,7 @@ class Worker:
         pace, life = self.ctx.pace, self.life.id
         self.runner = Runner(
             clock, self.sink, self.supervisor, capacity, self.logs, pace, life, options.pass_env,
-            options.deadline_utc, self.ears.wake, options.kill_grace_s,
+            options.deadline_utc, self.ears.wake, DeviceWatch(self.sensor).lingers, options.kill_grace_s,
         )  # fmt: skip
         self.calls = Calls(
             clock, self.sink, self.supervisor, capacity, self.logs, pace, life, options.pass_env,
@@ -146,6 +154,7 @@ class Worker:
         self.beat_timer, self.request_timer = Timer(options.heartbeat_s), Timer(REQUESTS_EVERY_S)
         self.reap_timer, self.share_timer = Timer(REAP_EVERY_S), Timer(SHARE_EVERY_S, now + SHARE_EVERY_S)
         self.held_timer, self.flush_timer = Timer(HELD_EVERY_S), Timer(FLUSH_EVERY_S)
+        self.announce_timer = Timer(ANNOUNCE_AFTER_S, now + ANNOUNCE_AFTER_S)
         self.stat_timer, self.list_timer = Timer(STAT_EVERY_S), Timer(LIST_EVERY_S)
         self._look_before_claiming()
 
@@ -162,13 +171,20 @@ class Worker:
     def _loop(self) -> None:
         while True:
             now = self.clock.mono()
-            self._collect()
-            self._hear(now)
-            self._tick(now)
-            if self.state is WorkerState.UP and not self.sink.storage_full:
-                self._feed(now)
-            if self._finished(now):
-                return
+            try:
+                self._collect()
+                self._hear(now)
+                self._tick(now)
+                if self.state is WorkerState.UP and not self.sink.storage_full:
+                    self._feed(now)
+                self._settle()
+                if self._finished(now):
+                    return
+            except OSError as error:
+                # Every step can be done again; what could not be written now is written when there is space.
+                if not is_storage_full(error):
+                    raise
+                self._on_storage_full()
             self._wait(now)
 
     def _collect(self) -> None:
@@ -178,12 +194,19 @@ class Worker:
                 self.calls.on_ended(ended)
         if self.runner.proving:
             self.runner.collect_proofs()
+        if self.runner.lingering:
+            self.runner.sweep_lingering()
         for host in list(self.calls.hosts.values()):
             self.calls.receive(host)
         for concluded in (*self.runner.finished, *self.calls.finished):
             self._count(concluded)
+            self._must_list = self._must_list or self._held_seen
         self.runner.finished.clear()
         self.calls.finished.clear()
+
+    def _settle(self) -> None:
+        """Write the receipts that were put off while slots were filled, then release what is done."""
+        self.sink.flush_later()
         for claim in [claim for claim in self.ctx.book if claim.done]:
             self.claimer.release(claim)
 
@@ -251,15 +274,16 @@ class Worker:
             self.claimer.drop_cancelled(claim)
 
     def _tick(self, now: float) -> None:
-        if not self.sink.clear:
+        if self.sink.storage_full:
+            # Trying is the only way to know: numbers of free space decide nothing.
             if self.flush_timer.due(now) and self.sink.flush():
-                self.ctx.say("the storage has space again")
+                self.ctx.say("the storage takes records again")
         elif now - self.sink.last_sync_s >= SYNC_EVERY_S:
             self.sink.sync()
-        if self.sink.storage_full and self.sink.clear and self.flush_timer.due(now):
-            self.sink.storage_full = False
         if self.beat_timer.due(now):
             self._beat()
+        if self.announce_timer.due(now):
+            self.runner.announce(now)
         self.runner.check_timeouts(now)
         self.calls.check_timeouts(now)
         if self.state is WorkerState.UP:
@@ -281,9 +305,13 @@ class Worker:
         except OSError as error:
             if not is_storage_full(error):
                 raise
-            if not self.sink.storage_full:
-                self.ctx.say("the storage is full: nothing is started until there is space")
-            self.sink.storage_full = True
+            self._on_storage_full()
+
+    def _on_storage_full(self) -> None:
+        if not self.sink.storage_full:
+            self.ctx.say("the storage is full: nothing is started until there is space")
+        self.sink.storage_full = True
+        self.flush_timer.next_s = self.clock.mono() + FLUSH_EVERY_S
 
     def _rate(self) -> float | None:
         """Ended attempts per second since the last heartbeat."""
@@ -300,6 +328,8 @@ class Worker:
             if report.state == "dead":
                 self._must_list = True
                 self.ctx.say(f"took over {report.life}: {report.returned} tokens returned, {report.lost} attempts lost")
+        if any(report.state == "dead" for report in reports):
+            self.ctx.keep_shortcut()
         if self.reaper.busy:
             self.reap_timer.next_s = min(self.reap_timer.next_s, self.clock.mono() + 0.05)
         return self.reaper.busy or any(report.state in ("reaping", "fenced") for report in reports)
@@ -311,11 +341,18 @@ class Worker:
         self.starter.fill(now)
         if self.starter.enough:
             self._drain(LossCause.DRAINED, f"as many tasks were started as asked for ({self.starter.started})")
-        elif self.claimer.is_low() and self._spool_may_have_changed(now) and self._claim(now):
+        elif self._has_room() and self._spool_may_have_changed(now) and self._claim(now):
             self.starter.fill(now)
+
+    def _has_room(self) -> bool:
+        """True when a slot is free, or will soon be with nothing to start on it."""
+        capacity = self.ctx.capacity
+        return capacity.used_cpus < capacity.cpus or self.claimer.is_low()
 
     def _spool_may_have_changed(self, now: float) -> bool:
         """True when a listing may show something new: we were told, the folder's time moved, or it is time to look."""
+        if now - self._listed_s < LIST_AT_MOST_EVERY_S:
+            return False  # many renames a second wake us as often; one look serves for all
         if self._must_list or self.list_timer.due(now):
             return True
         if not self.stat_timer.due(now):
@@ -325,6 +362,8 @@ class Worker:
     def _claim(self, now: float) -> int:
         self._tokens_seen_ns = self.spool.files.modified_ns(self.spool.layout.tokens)
         tokens = self.spool.tokens().tokens
+        self._listed_s = now
+        self._held_seen = any(token.form == HELD for token in tokens)
         self.claimer.adopt_late(tokens)
         released = 0
         if self.held_timer.due(now):
@@ -333,8 +372,10 @@ class Worker:
         # While claims are made there may be more; after an empty look only a change is worth another.
         self._must_list = bool(made or released)
         self.list_timer.next_s = now + LIST_EVERY_S
-        if not made and self.calls.hosts and any(
-            token.form == WAITING and self.claimer.could_ever(token) for token in tokens
+        if (
+            not made
+            and self.calls.hosts
+            and any(token.form == WAITING and self.claimer.could_ever(token) for token in tokens)
         ):
             self.calls.evict()  # a resident sits idle where something else could run
         return made
@@ -399,26 +440,45 @@ class Worker:
         return True
 
     def _wait(self, now: float) -> None:
-        moments = [self.beat_timer.next_s, self.request_timer.next_s, self.sink.last_sync_s + SYNC_EVERY_S]
+        # Only what is looked at in this state may set the time: a moment that stays in the past is a busy loop.
+        moments = [self.beat_timer.next_s, self.request_timer.next_s]
+        moments.append(self.sink.last_sync_s + SYNC_EVERY_S if self.sink.clear else self.flush_timer.next_s)
+        if self.sink.storage_full:
+            moments.append(self.flush_timer.next_s)
         if self.state is WorkerState.UP:
-            moments += [self.reap_timer.next_s, self.stat_timer.next_s]
+            moments.append(self.reap_timer.next_s)
+            if not self.sink.storage_full and self._has_room():
+                moments.append(max(self.stat_timer.next_s, self._listed_s + LIST_AT_MOST_EVERY_S))
         left = self.ctx.left_s()
-        for moment in (
+        may_list = self._must_list and self.state is WorkerState.UP and self._has_room()
+        moments += [
+            moment
+            for moment in (
             self.ctx.book.next_due_s(), self.runner.check_timeouts(now), self.calls.check_timeouts(now),
             self.supervisor.next_deadline_s(), None if left is None or left < 0 else now + left,
             self.starter.hold_until_s if self.starter.hold_until_s > now else None,
             now + 0.02 if self._quiet_looks == 1 else None,
-        ):  # fmt: skip
-            if moment is not None:
-                moments.append(moment)
-        poller = select.poll()
-        for descriptor in (
-            self.ears.descriptor, self.supervisor.wake_fd, self.watch.descriptor,
-            *(host.resident.reply_fd for host in self.calls.hosts.values()),
-        ):  # fmt: skip
-            if descriptor is not None:
-                poller.register(descriptor, select.POLLIN)
-        poller.poll(max(0.0, min(moments) - self.clock.mono()) * 1000)
+            now + 0.25 if self.runner.lingering else None,
+            now + LIST_AT_MOST_EVERY_S if may_list else None,
+            )
+            if moment is not None
+        ]  # fmt: skip
+        self._poll(max(0.0, min(moments) - self.clock.mono()))
+
+    def _poll(self, timeout_s: float) -> None:
+        """Sleep until a child, a signal, a resident or a change in the spool wakes us, or the time is over."""
+        wanted = {self.ears.descriptor, self.supervisor.wake_fd}
+        if self.watch.descriptor is not None:
+            wanted.add(self.watch.descriptor)
+        for host in self.calls.hosts.values():
+            wanted.add(host.resident.reply_fd)
+        if wanted != self._polled:
+            for descriptor in self._polled - wanted:
+                self._poller.unregister(descriptor)
+            for descriptor in wanted - self._polled:
+                self._poller.register(descriptor, select.POLLIN)
+            self._polled = wanted
+        self._poller.poll(timeout_s * 1000)
 
     # Death
 
@@ -463,6 +523,7 @@ class Worker:
             if self._reaped or self.life.journal.ended:
                 break  # their ends are not ours to record any more
             self._collect()
+            self._settle()
             if len(self.supervisor) or self.runner.busy:
                 self._wait(self.clock.mono())
         self.supervisor.close(self.options.kill_grace_s)

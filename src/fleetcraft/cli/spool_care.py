@@ -1,0 +1,166 @@
+"""`spool check`, `spool reap`, `spool compact`: looking after a spool. None of them is needed in ordinary days."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from fleetcraft.cli.command import Command, Example
+from fleetcraft.cli.output import Output, count, printable
+from fleetcraft.cli.parser import duration, spool_root
+from fleetcraft.cli.tables import table
+from fleetcraft.core.errors import EXIT_DONE, EXIT_GOING
+from fleetcraft.spool.spool import Spool
+
+_AGAIN_S = 0.1
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument_group("what to do").add_argument(
+        "--repair", action="store_true", help="put right what can be put right; nothing that ran is lost or run again"
+    )
+
+
+def _check(arguments: argparse.Namespace, output: Output) -> int:
+    from fleetcraft.spool.check import check
+
+    report = check(None, Spool.open(spool_root(arguments)), repair=arguments.repair)
+    if output.json:
+        output.document(CHECK.schema, report.as_json())
+        return report.exit_code
+    tasks = f"{count(report.tasks, 'task')} ({report.unfinished:,} unfinished)"
+    output.line(
+        f"{count(report.batches, 'batch', 'batches')}, {tasks}, {count(report.tokens, 'token')}, {count(report.lives, 'worker life', 'worker lives')}"
+    )
+    for finding in report.findings:
+        word, style = (
+            ("mended", "green") if finding.repaired else ("bad", "red") if finding.serious else ("note", "dim")
+        )
+        about = printable(f"{finding.kind}: {finding.place}: {finding.detail}")
+        output.line(f"{output.paint(f'{word:<7}', style)} {about}")
+    if not report.problems:
+        output.line("every unfinished task is offered exactly once")
+    elif not arguments.repair:
+        output.line(
+            f"{count(len(report.problems), 'problem')}; `fleetcraft spool check --repair` puts right what can be"
+        )
+    else:
+        output.line(f"{count(len(report.problems), 'problem')} could not be put right")
+    return report.exit_code
+
+
+def _reap_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what counts as proof")
+    group.add_argument(
+        "--lease", type=duration("--lease"), metavar="TIME",
+        help="also take a worker of another host for dead when its heartbeat stands still so long, watched from here",
+    )  # fmt: skip
+
+
+def _reap(arguments: argparse.Namespace, output: Output) -> int:
+    from fleetcraft.spool.evidence import ReapPolicy
+    from fleetcraft.spool.life import Life
+    from fleetcraft.spool.reading import SpoolFold
+    from fleetcraft.spool.reap import Reaper
+
+    spool = Spool.open(spool_root(arguments))
+    spool.refresh()
+    life = Life.begin(spool, kind="maintenance")
+    reports: dict[str, Any] = {}
+    try:
+        reader = SpoolFold(spool, durable=True)
+        reader.refresh()
+        reaper = Reaper(life, reader, ReapPolicy(lease_s=arguments.lease))
+        until_s = spool.clock.mono() + (arguments.lease or 0.0) + _AGAIN_S
+        while True:
+            reports.update({report.life: report for report in reaper.step()})
+            open_ = any(report.state != "dead" and report.evidence is not None for report in reports.values())
+            # Children of a dead worker are being ended, or a silent one is watched until its lease is over.
+            if not reaper.busy and not (arguments.lease and open_ and spool.clock.mono() < until_s):
+                break
+            time.sleep(_AGAIN_S)
+    finally:
+        life.close()
+    rows = [_reap_row(report) for report in reports.values()]
+    if output.json:
+        output.document(REAP.schema, {"lives": rows})
+    elif not rows:
+        output.line("no worker has anything to be taken over")
+    else:
+        cells = [[str(row[key]) for key in ("life", "state", "returned", "lost", "reason")] for row in rows]
+        output.lines(table(output, ("WORKER", "STATE", "TOKENS BACK", "ATTEMPTS LOST", "EVIDENCE"), cells))
+    return EXIT_GOING if any(row["state"] in ("reaping", "fenced") for row in rows) else EXIT_DONE
+
+
+def _reap_row(report: Any) -> dict[str, Any]:
+    evidence = report.evidence
+    return {
+        "life": report.life,
+        "state": report.state,
+        "liveness": evidence.liveness.value if evidence else None,
+        "reason": evidence.reason if evidence else "begun by an earlier reaper",
+        "returned": report.returned,
+        "lost": report.lost,
+        "ended_children": list(report.ended_children),
+    }
+
+
+def _compact_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how careful")
+    group.add_argument(
+        "--grace", type=duration("--grace"), metavar="TIME", default=600.0,
+        help="how long merged folders stay for readers that look at them now (default: 10m)",
+    )  # fmt: skip
+
+
+def _compact(arguments: argparse.Namespace, output: Output) -> int:
+    from fleetcraft.spool.compact import compact
+
+    report = compact(Spool.open(spool_root(arguments)), grace_s=arguments.grace)
+    output.document(COMPACT.schema, report.as_json())
+    return EXIT_DONE
+
+
+CHECK = Command(
+    path=("spool", "check"),
+    summary="is every unfinished task offered exactly once?",
+    description="Compare ledgers, receipts and tokens. Ledgers and receipts are the truth; tokens are only scheduling.",
+    arguments=_check_arguments,
+    run=_check,
+    examples=(
+        Example(line="fleetcraft spool check", what="Look, and change nothing."),
+        Example(
+            line="fleetcraft spool check --repair",
+            what="Offer again what no token offers, and finish what was left half done.",
+        ),
+    ),
+    exits={1: "something serious was found and is still there"},
+)
+REAP = Command(
+    path=("spool", "reap"),
+    summary="take over what dead workers left",
+    description="Prove the death of workers, end their processes on this host, write down what was lost,\nand offer it again. "
+    "Workers do this themselves every few seconds; it is needed only where none is up.",
+    arguments=_reap_arguments,
+    run=_reap,
+    examples=(
+        Example(line="fleetcraft spool reap", what="Take over from workers of this host that are gone."),
+        Example(line="fleetcraft spool reap --lease 10m", what="Watch workers of other hosts for ten minutes, too."),
+    ),
+    exits={3: "begun and not finished; run it again"},
+)
+COMPACT = Command(
+    path=("spool", "compact"),
+    summary="merge small batches and the journals of workers that ended",
+    description="Keep the number of files small: many small batches become one, and ended workers' journals become\n"
+    "segments. No task changes its id, and no record is lost.",
+    arguments=_compact_arguments,
+    run=_compact,
+    examples=(
+        Example(line="fleetcraft spool compact", what="Merge what can be merged now."),
+        Example(
+            line="fleetcraft spool compact --grace 0s", what="The same when certainly nobody else reads this spool."
+        ),
+    ),
+)
