@@ -228,7 +228,15 @@ c_decl {
 \#define AFTER_VISIBLE (ENDED_W & 1)
 \#define AFTER_DURABLE (ENDED_D & 1)
 \#define RETRY_VISIBLE (ended_in(all_of(now.jo), 0) & 1)
+#ifdef MUT_RETRYRUNNING
 \#define RETRY_DURABLE (ended_in(all_of(now.jd), 0) & 1)
+#else
+\#define RETRY_DURABLE ((ended_in(all_of(now.jd), 0) & 1) && !held_by_other(now.cl, now.jo))
+#endif
+/* a life holds a claim of task 0, generation 0, and its own journal has no receipt of it: it may run it still */
+static int held_by_other(int *cl, int *jo) { int k;
+  for (k = 0; k < cNL; k++) if ((cl[k] & names_of(0, 0)) && !(ended_in(jo[k], 0) & 1)) return 1;
+  return 0; }
 /* tasks with a cancel request for generation g */
 static int canmask(unsigned char *can, int g) { int t, e = 0;
   for (t = 0; t < cNT; t++)

@@ -25,7 +25,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 FLEETCRAFT = Path(sys.executable).with_name("fleetcraft")
 FINAL_STATES = ("succeeded", "failed", "quarantined", "cancelled", "blocked")
 WORKER = ("--cpus", "2", "--gpus", "simulated:2", "--idle-exit", "0s")
-WORKER_DEATHS = 20
+FRUITLESS_DEATHS = 3
 # How long to wait for a worker of an earlier, killed demo that still runs tasks but finishes none.
 PATIENCE_S = 120.0
 
@@ -115,9 +115,9 @@ def run_workers(spool: Path) -> None:
         if not unfinished:
             return
         if counts != last_seen:
-            last_seen, last_change_s = counts, time.monotonic()
+            last_seen, last_change_s, deaths = counts, time.monotonic(), 0
         deaths += code != 0
-        if deaths > WORKER_DEATHS or time.monotonic() - last_change_s > PATIENCE_S:
+        if deaths >= FRUITLESS_DEATHS or time.monotonic() - last_change_s > PATIENCE_S:
             raise SystemExit(f"unfinished tasks: {unfinished}; see `fleetcraft spool status --spool {spool}`")
         if code != 0:
             print(f"the worker ended with {code}; another one goes on with the {unfinished} unfinished tasks")

@@ -162,7 +162,7 @@ def _explained(verdict):
 
 
 _FEW = settings(max_examples=40)
-_MANY = settings(max_examples=int(os.environ.get("FLEETCRAFT_PLAYS", "1500")))
+_MANY = settings(max_examples=int(os.environ.get("SOAK_PLAYS", "1500")))
 
 
 @_FEW

@@ -17,10 +17,13 @@ import pytest
 
 from fleetcraft.spool import host
 from fleetcraft.workers.child import Graces
-from tests.support.children import PATH, Ward, is_gone, until
+from tests.support.children import Ward, is_gone, until
 
 ROOT = Path(__file__).parents[2]
 DEAF = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+# Tells its pid, then stays.
+DAEMON = "echo $$ > {0}.part; mv {0}.part {0}; exec sleep 300"
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_a_shell_that_leaves_a_process_behind(ward):
 
 @pytest.mark.needs_command("setsid")
 def test_a_daemon_in_its_own_session_is_found_and_ended(ward):
-    child = ward.shell("setsid sh -c 'echo $$ > left.part; mv left.part left; exec sleep 300' & while ! test -e left; do :; done")
+    child = ward.shell(f"setsid sh -c '{DAEMON.format('left')}' & while ! test -e left; do :; done")
     left = ward.pid_in("left")
     ended = ward.wait(child)
     assert (ended.exit_code, ended.left_background) == (0, (left,))
@@ -62,9 +65,7 @@ def test_a_daemon_in_its_own_session_is_found_and_ended(ward):
 
 @pytest.mark.needs_command("setsid")
 def test_a_daemon_that_also_threw_its_environment_away(ward):
-    child = ward.shell(
-        "setsid env -i sh -c 'echo $$ > left.part; mv left.part left; exec sleep 300' & while ! test -e left; do :; done"
-    )
+    child = ward.shell(f"setsid env -i sh -c '{DAEMON.format('left')}' & while ! test -e left; do :; done")
     left = ward.pid_in("left")
     ended = ward.wait(child)
     assert left in ended.left_background
@@ -173,10 +174,10 @@ def test_one_end_of_a_group_ends_the_others_that_wait_for_it_for_ever(ward):
 
 @pytest.mark.needs_command("setsid")
 def test_the_daemon_of_one_attempt_lives_on_while_another_is_swept(ward):
-    line = "setsid sh -c 'echo $$ > {0}.part; mv {0}.part {0}; exec sleep 300' & while ! test -e {0}; do :; done; {1}"
-    lasting = ward.shell(line.format("mine", "while ! test -e enough; do sleep 0.02; done"))
+    line = "setsid sh -c '{0}' & while ! test -e {1}; do :; done; {2}"
+    lasting = ward.shell(line.format(DAEMON.format("mine"), "mine", "while ! test -e enough; do sleep 0.02; done"))
     mine = ward.pid_in("mine")
-    leaving = ward.shell(line.format("other", "exit 0"))
+    leaving = ward.shell(line.format(DAEMON.format("other"), "other", "exit 0"))
     ended = ward.wait(leaving)
     assert len(ended.left_background) == 1
     assert mine not in ended.left_background
@@ -189,9 +190,18 @@ def test_the_daemon_of_one_attempt_lives_on_while_another_is_swept(ward):
     assert is_gone(mine)
 
 
+CHAIN = f"""{DEAF}
+for _ in range(400):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.005)
+time.sleep(300)
+"""
+
+
 def test_processes_that_start_others_faster_than_they_are_ended(ward):
-    chain = DEAF + "os.setsid() if os.getsid(0) != os.getpid() else None\nfor _ in range(400):\n if os.fork(): os._exit(0)\n os.setsid(); time.sleep(0.005)\ntime.sleep(300)"
-    child = ward.start(*python(chain))
+    child = ward.start(*python(CHAIN))
     ended = ward.wait(child)
     assert ended.exit_code == 0
     assert ended.left_background
@@ -200,8 +210,7 @@ def test_processes_that_start_others_faster_than_they_are_ended(ward):
 
 def test_output_of_100_mb_flows_at_full_speed_and_none_of_it_through_us(ward):
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    megabyte = "dd if=/dev/zero bs=1M count={0} 2>/dev/null"
-    line = f"({megabyte.format(40)}) >&2; {megabyte.format(40)}; ({megabyte.format(10)}) & ({megabyte.format(10)}) >&2; wait"
+    line = "put() { dd if=/dev/zero bs=1M count=$1 2>/dev/null; }; put 40 >&2; put 40; put 10 & put 10 >&2; wait"
     ended = ward.wait(ward.shell(line), within_s=60)
     assert ended.exit_code == 0
     assert ward.log.stat().st_size == 100 << 20
@@ -227,7 +236,9 @@ def test_a_stop_in_a_burst_of_starts_meets_every_process(ward):
 
 
 def test_zombies_that_come_home_are_collected_without_a_word(ward):
-    child = ward.start(*python("import os, time\nfor _ in range(20):\n if os.fork() == 0: os._exit(0)\ntime.sleep(0.05)"))
+    child = ward.start(
+        *python("import os, time\nfor _ in range(20):\n if os.fork() == 0: os._exit(0)\ntime.sleep(0.05)")
+    )
     ended = ward.wait(child)
     assert ended.left_background == ()
     until(lambda: ward.turn() or not _children(), "no zombie is left")
@@ -265,8 +276,7 @@ while started < count or len(ward.supervisor):
         assert ended.left_background == (), ended
     if started % 500 < 8:
         most = max(most, len(open_descriptors()))
-peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"codes": codes, "most": most, "left": ward.close(), "peak_kib": peak_kib, "notes": ward.supervisor.notes}))
+print(json.dumps({"codes": codes, "most": most, "left": ward.close()}))
 """
 
 

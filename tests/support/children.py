@@ -46,8 +46,9 @@ class Ward:
 
     def start(self, *argv: str, **options: Any) -> Child:
         self.count += 1
-        options = {"cwd": str(self.folder), "env": PATH, "output": self.output, "mark": f"{LIFE}.{self.count}"} | options
-        return self.supervisor.spawn(Launch(argv=list(argv), **options))
+        usual: dict[str, Any] = {"cwd": str(self.folder), "env": PATH, "output": self.output}
+        usual["mark"] = f"{LIFE}.{self.count}"
+        return self.supervisor.spawn(Launch(argv=list(argv), **usual | options))
 
     def shell(self, line: str, **options: Any) -> Child:
         return self.start("/bin/sh", "-c", line, **options)

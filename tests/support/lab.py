@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fleetcraft.actions.enqueue import EnqueueOptions, EnqueueResult, enqueue_tasks
@@ -82,16 +81,14 @@ class Lab:
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
+        in_order = all(process.popen.poll() is not None and process.popen.returncode >= 0 for process in self.processes)
         for process in self.processes:
-            process.send(signal.SIGCONT)
             process.kill()
         strays = self.strays()
         for pid in strays:
             os.kill(pid, signal.SIGKILL)
-        if kind is None and strays:
+        if in_order and strays:
             raise AssertionError(f"left behind by workers that ended in order: {strays}")
 
     # Work

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from fleetcraft.core.names import CLAIM, DRAFT, FENCED, Token, parse_token
 from fleetcraft.core.resources import Request
@@ -15,6 +17,10 @@ from fleetcraft.spool.publish import LedgerWriter
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.reap import Reaper
 from fleetcraft.spool.spool import Spool
+from fleetcraft.store.files import Files
+from fleetcraft.testing.files import Operation, WrappedFiles
+
+T = TypeVar("T")
 
 DEFAULTS: dict[str, Any] = {"cwd": "/"}
 
@@ -138,3 +144,34 @@ def _counts(root: str, token: Token, ledgers: dict[int, dict[str, Any]]) -> bool
 def count_entries(root: str) -> int:
     """Files and directories below a spool."""
     return sum(len(files) + len(folders) for _, folders, files in os.walk(root))
+
+
+class Template:
+    """A prepared spool, copied for every crash point."""
+
+    def __init__(self, tmp_path: Path, prepare: Callable[[Spool], object]) -> None:
+        self.base = tmp_path
+        self.source = str(tmp_path / "template")
+        prepare(Spool.open(self.source, create=True))
+        self.used = 0
+
+    def copy(self) -> str:
+        self.used += 1
+        target = str(self.base / f"copy{self.used}")
+        shutil.copytree(self.source, target)
+        return target
+
+
+class AtOperation(WrappedFiles):
+    """Lets somebody else act before operation number `at`."""
+
+    def __init__(self, at: int, act: Callable[[], object], inner: Files | None = None) -> None:
+        super().__init__(inner)
+        self.at, self.act, self.count, self.acted = at, act, 0, False
+
+    def _around(self, operation: Operation, do: Callable[[], T]) -> T:
+        number, self.count = self.count, self.count + 1
+        if number == self.at:
+            self.acted = True
+            self.act()
+        return do()

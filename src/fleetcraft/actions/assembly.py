@@ -59,7 +59,7 @@ class Assembly:
             return False
         if is_plain(task):
             if task["command"][0] not in self._programs:
-                return False
+                self._check_program(task, number)
         elif not self._is_plain_call(task, raw):
             return False
         if self._after_tail:
@@ -92,7 +92,7 @@ class Assembly:
         draft = draft_task(task, where, self.shared.deciding)
         line = self._with_shared(draft.line)
         _check_texts(line, where)
-        self._check_program(line)
+        self._check_program(line, number)
         if self._snapshots is not None:
             self._snapshots.apply(line, where)
         if draft.after:
@@ -101,7 +101,9 @@ class Assembly:
             name = draft.name or self._namer.name(self._namer.content(line, draft.request))
             raw = canonical({**line, "name": name})
         except (TypeError, ValueError, RecursionError) as error:
-            raise TaskInvalid(f"{where}: the task cannot be written as JSON ({error}).") from error
+            raise TaskInvalid(
+                f"{where}: the task has no JSON form ({error}).", hint="Write NaN and infinity as texts."
+            ) from error
         self._note_spelling(name, number)
         self.edges.note(name, draft.after, number)
         self.groups.group(draft.request, draft.priority, bool(draft.after)).add(name, raw, number)
@@ -143,13 +145,13 @@ class Assembly:
             return None
         return before, after, (head, tail)
 
-    def _check_program(self, line: Mapping[str, Any]) -> None:
+    def _check_program(self, line: Mapping[str, Any], number: int) -> None:
         command = line.get("command")
         if not command or command[0] in self._programs:
             return
         # A name without a slash is looked up where the task runs; only a path can be looked at here.
         if "/" in command[0]:
-            check_script(os.path.join(str(line.get("cwd", self.shared.cwd)), command[0]), shown=command[0])
+            check_script(os.path.join(str(line.get("cwd", self.shared.cwd)), command[0]), self._place(number), command[0])
         if len(self._programs) < _MAX_KNOWN and ("cwd" not in line or command[0].startswith("/")):
             self._programs.add(command[0])
 

@@ -181,7 +181,7 @@ def _take_shell(assembly: Assembly, raw: bytes, word: bytes, number: int, notes:
 def _parse(raw: bytes, number: int, label: str, *, only: bool) -> Any:
     hint = "" if only else "A shell line that begins with { needs --form lines."
     try:
-        return json.loads(raw.decode())
+        task = json.loads(raw.decode())
     except UnicodeDecodeError as error:
         raise TaskInvalid(
             f"{label}:{number}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) is not UTF-8.",
@@ -190,3 +190,6 @@ def _parse(raw: bytes, number: int, label: str, *, only: bool) -> Any:
     except (ValueError, RecursionError) as error:
         what = f"{error.msg} (column {error.colno})" if isinstance(error, json.JSONDecodeError) else str(error)
         raise TaskInvalid(f"{label}:{number}: not valid JSON: {what}.", hint=hint) from error
+    if not isinstance(task, dict):
+        raise TaskInvalid(f"{label}:{number}: a task must be a JSON object, not {type(task).__name__}.")
+    return task

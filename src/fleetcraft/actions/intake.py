@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from fleetcraft.core.errors import TaskInvalid
+from fleetcraft.core.errors import TaskInvalid, UsageError
 
 _BLOCK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 64 << 20
@@ -41,10 +41,12 @@ class InputNotes:
         if self.marks:
             found.append(f"a byte order mark was stripped at line {', '.join(map(str, self.marks[:5]))}")
         if self.lone_cr:
-            where = f"the first is line {self.first_lone_cr}"
-            found.append(f"{_lines(self.lone_cr)} hold a CR that is not part of a line end, which was kept ({where})")
+            found.append(
+                f"{_lines(self.lone_cr)} had a CR that is no part of a line end; it was kept "
+                f"(first at line {self.first_lone_cr})"
+            )
         if self.comments:
-            found.append(f"{_lines(self.comments)} that begin with # were skipped")
+            found.append(f"{_lines(self.comments)} that began with # {'was' if self.comments == 1 else 'were'} skipped")
         return found
 
 
@@ -59,7 +61,7 @@ def line_blocks(source: BinaryIO, label: str, notes: InputNotes) -> Iterator[tup
     """
     number = 1
     pending = b""
-    while block := source.read(_BLOCK_BYTES):
+    while block := _read(source, label):
         if number == 1 and not pending:
             _refuse_wide(block, label)
         *lines, pending = (pending + block if pending else block).split(b"\n")
@@ -75,6 +77,13 @@ def line_blocks(source: BinaryIO, label: str, notes: InputNotes) -> Iterator[tup
             number += len(lines)
     if pending:
         yield number, [_clean(pending, number, label, notes, ended=False)]
+
+
+def _read(source: BinaryIO, label: str) -> bytes:
+    try:
+        return source.read(_BLOCK_BYTES)
+    except OSError as error:
+        raise UsageError(f"Cannot read {label}: {error.strerror}.") from error
 
 
 def _needs_care(line: bytes) -> bool:
@@ -104,8 +113,8 @@ def _refuse_wide(block: bytes, label: str) -> None:
             found = name
             break
     else:
-        sample = block[:4096]
-        if sample.count(0) * 4 < len(sample):
+        sample = block[:4096].partition(b"\n")[0]
+        if sample.count(0) * 4 <= len(sample):
             return
         found = _guess(sample)
     raise _not_utf8(label, 1, found)

@@ -26,7 +26,7 @@ from fleetcraft.spool.retry import open_generation
 from fleetcraft.spool.spool import Spool
 
 SHOWN_TASKS = 20
-_RESOURCE = re.compile(rf"(?:{FAMILY_PREFIX})?[A-Za-z0-9][A-Za-z0-9_.-]{0, 63}")
+_RESOURCE = re.compile(rf"(?:{FAMILY_PREFIX})?[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

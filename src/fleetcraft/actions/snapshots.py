@@ -47,11 +47,9 @@ def freeze(spool: Spool, path: str) -> Frozen:
     aside = os.path.join(spool.layout.snapshots, f".{os.urandom(8).hex()}.tmp")
     try:
         digest, size = _copy(spool.files, source, aside, path)
-        try:
-            target = _place(spool, aside, digest, os.path.basename(source))
-        finally:
-            _forget(spool.files, aside)
+        target = _place(spool, aside, digest, os.path.basename(source))
     except OSError as error:
+        _forget(spool.files, aside)
         raise explain(error, f"Cannot freeze {path} into {spool.layout.snapshots}") from error
     if _digest(target) != digest:
         raise SpoolDamaged(
@@ -90,6 +88,7 @@ def _place(spool: Spool, aside: str, digest: str, name: str) -> str:
     files, folder = spool.files, os.path.join(spool.layout.snapshots, digest)
     target = os.path.join(folder, name)
     if files.exists(target):
+        _forget(files, aside)
         return target
     ensure_folder(files, folder)
     files.sync_folder(spool.layout.snapshots)
@@ -102,7 +101,7 @@ def _forget(files: Files, path: str) -> None:
     try:
         files.unlink(path)
     except OSError:
-        return  # renamed into place, or stray under a name that no task has
+        return  # never made, or stray under a name that no task has
 
 
 def _digest(path: str) -> str:
@@ -110,7 +109,7 @@ def _digest(path: str) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def check_script(path: str, *, shown: str = "") -> None:
+def check_script(path: str, where: str = "", shown: str = "") -> None:
     """Refuse a script whose first line the kernel would misread, while the person is still there.
 
     A file that cannot be read here is left alone: it may exist only where the task runs. Raises TaskInvalid.
@@ -121,14 +120,15 @@ def check_script(path: str, *, shown: str = "") -> None:
     except (OSError, ValueError):
         return
     name = shown or path
+    prefix = f"{where}: " if where else ""
     if first.startswith(_BOM + b"#!"):
         raise TaskInvalid(
-            f"{name}: line 1 begins with a byte order mark before #!, so the kernel finds no interpreter.",
+            f"{prefix}{name}: line 1 begins with a byte order mark before #!, so the kernel finds no interpreter.",
             hint=f"Remove it: `sed -i '1s/^\\xEF\\xBB\\xBF//' {shlex.quote(name)}`.",
         )
     if first.startswith(b"#!") and b"\r" in first:
         raise TaskInvalid(
-            f"{name}: line 1 ends in CR, so the kernel would look for an interpreter whose name ends in CR.",
+            f"{prefix}{name}: line 1 has a CR, so the kernel would look for an interpreter whose name ends in CR.",
             hint=f"Remove the CRs: `sed -i 's/\\r$//' {shlex.quote(name)}`.",
         )
 

@@ -115,22 +115,27 @@ def _show_overview(output: Output, nouns: Sequence[str]) -> int:
     output.line(f"usage: {output.paint('fleetcraft', 'bold')} {' '.join(nouns) or 'NOUN'} [VERB] [OPTIONS]")
     if not nouns:
         output.lines(["", "Enqueue tasks into a spool, run workers that drain it, and see what became of every task."])
-    for noun in chosen:
+    # A noun with one verb needs no heading of its own.
+    headed = [noun for noun in chosen if len(VERBS[noun]) > 1]
+    for noun in headed:
         output.lines(["", f"{output.paint(noun, 'bold')}: {NOUNS[noun]}"])
-        for verb in VERBS[noun]:
-            words = f"{noun} {verb}".strip()
-            output.line(f"  {output.paint(f'{words:<16}', 'cyan')} {load(noun, verb).summary}")
-    output.lines(
-        [
-            "",
-            f"Each has its own help, with examples: fleetcraft {f'{chosen[0]} {next(iter(VERBS[chosen[0]]))}'.strip()} --help",
-        ]
-    )
+        output.lines(_verb_line(noun, verb, output) for verb in VERBS[noun])
+    if headed != chosen:
+        output.lines(
+            ["", *(_verb_line(noun, next(iter(VERBS[noun])), output) for noun in chosen if noun not in headed)]
+        )
+    first = f"{chosen[0]} {next(iter(VERBS[chosen[0]]))}".strip()
+    output.lines(["", f"Each has its own help, with examples: fleetcraft {first} --help"])
     if not nouns:
         output.line(
             "A first job:  fleetcraft task enqueue --name hello -- echo hello  &&  fleetcraft worker run --idle-exit 0s"
         )
     return EXIT_DONE
+
+
+def _verb_line(noun: str, verb: str, output: Output) -> str:
+    words = f"{noun} {verb}".strip()
+    return f"  {output.paint(f'{words:<16}', 'cyan')} {load(noun, verb).summary}"
 
 
 def _nearest(word: str, known: Sequence[str] | dict[str, str]) -> str:

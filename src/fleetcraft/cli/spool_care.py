@@ -29,10 +29,13 @@ def _check(arguments: argparse.Namespace, output: Output) -> int:
     if output.json:
         output.document(CHECK.schema, report.as_json())
         return report.exit_code
-    tasks = f"{count(report.tasks, 'task')} ({report.unfinished:,} unfinished)"
-    output.line(
-        f"{count(report.batches, 'batch', 'batches')}, {tasks}, {count(report.tokens, 'token')}, {count(report.lives, 'worker life', 'worker lives')}"
+    parts = (
+        count(report.batches, "batch", "batches"),
+        f"{count(report.tasks, 'task')} ({report.unfinished:,} unfinished)",
+        count(report.tokens, "token"),
+        count(report.lives, "worker life", "worker lives"),
     )
+    output.line(", ".join(parts))
     for finding in report.findings:
         word, style = (
             ("mended", "green") if finding.repaired else ("bad", "red") if finding.serious else ("note", "dim")
@@ -140,8 +143,8 @@ CHECK = Command(
 REAP = Command(
     path=("spool", "reap"),
     summary="take over what dead workers left",
-    description="Prove the death of workers, end their processes on this host, write down what was lost,\nand offer it again. "
-    "Workers do this themselves every few seconds; it is needed only where none is up.",
+    description="Prove the death of workers, end their processes on this host, write down what was lost,\n"
+    "and offer it again. Workers do this themselves every few seconds; it is needed only where none is up.",
     arguments=_reap_arguments,
     run=_reap,
     examples=(

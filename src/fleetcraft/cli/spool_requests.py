@@ -83,7 +83,8 @@ def _parse(text: str) -> tuple[str, int]:
 STOP = Command(
     path=("spool", "stop"),
     summary="start nothing more until `resume`",
-    description="Ask all workers, also those that come later, to start nothing more in this spool.\nWhat runs is not touched.",
+    description="Ask all workers, also those that come later, to start nothing more in this spool.\n"
+    "What runs is not touched.",
     arguments=_stop_arguments,
     run=_stop,
     examples=(

@@ -10,9 +10,10 @@ from fleetcraft.cli.output import Output
 from fleetcraft.cli.parser import number, spool_root
 from fleetcraft.cli.tables import table
 from fleetcraft.core.errors import EXIT_DONE
-from fleetcraft.core.quantities import format_bytes, format_duration
+from fleetcraft.core.quantities import format_bytes
 from fleetcraft.core.states import TaskState
 from fleetcraft.readmodel.tasks import TaskView, list_tasks
+from fleetcraft.readmodel.words import took
 from fleetcraft.spool.spool import Spool
 
 _DEFAULT_LIMIT = 100
@@ -53,7 +54,8 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
         details=not arguments.brief,
     )
     if output.json:
-        output.stream(LIST.schema, "tasks", (task.as_json() for task in tasks))
+        brief = arguments.brief
+        output.stream(LIST.schema, "tasks", (task.as_brief_json() if brief else task.as_json() for task in tasks))
         return EXIT_DONE
     shown = list(islice(tasks, limit or None))
     if not shown:
@@ -73,7 +75,7 @@ def _row(task: TaskView, *, brief: bool) -> tuple[str, ...]:
     where = "" if task.host is None else f"{task.host}:{task.slot}" if task.slot is not None else task.host
     return (
         *row,
-        "" if task.wall_s is None else format_duration(task.wall_s),
+        "" if task.wall_s is None else took(task.wall_s),
         "" if task.max_rss_bytes is None else format_bytes(task.max_rss_bytes),
         where,
         how_it_ended(task),

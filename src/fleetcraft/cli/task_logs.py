@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
 LOGS = Command(
     path=("task", "logs"),
     summary="what a task wrote to its output",
-    description="Print what an attempt wrote, standard output and standard error in the order in which they were written.",
+    description="Print what an attempt wrote: standard output and standard error, in the order of the writes.",
     arguments=_arguments,
     run=_run,
     examples=(

@@ -13,8 +13,9 @@ from fleetcraft.cli.output import Output, printable
 from fleetcraft.cli.parser import spool_root
 from fleetcraft.cli.tables import STATE_STYLES
 from fleetcraft.core.errors import EXIT_DONE
-from fleetcraft.core.quantities import format_bytes, format_duration
+from fleetcraft.core.quantities import format_bytes
 from fleetcraft.readmodel.detail import AttemptView, TaskDetail, show_task
+from fleetcraft.readmodel.words import took
 from fleetcraft.spool.spool import Spool
 
 # What a shell reads as one plain word.
@@ -128,8 +129,8 @@ def _attempt_facts(view: AttemptView) -> Iterator[tuple[str, str]]:
 
 
 _USED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("wall_s", "wall", format_duration),
-    ("cpu_s", "CPU", format_duration),
+    ("wall_s", "wall", took),
+    ("cpu_s", "CPU", took),
     ("max_rss_bytes", "memory", format_bytes),
 )
 

@@ -179,8 +179,8 @@ def _take(view: AttemptView, record: Mapping[str, Any], index: int) -> None:
         log = record.get("log")
         if view.log is None and isinstance(log, list) and len(log) >= 2:
             view.log = (int(log[0]), int(log[1]), None)
-        if not view.facts:
-            view.facts = facts
+        # Another life may have told of its end already; journals come in no order.
+        view.facts = _filled(view.facts, facts)
         return
     if view.state == "ended" and kind == "lost":
         return  # the life's own receipt says more than its reaper
@@ -195,5 +195,9 @@ def _take(view: AttemptView, record: Mapping[str, Any], index: int) -> None:
     view.evidence = record.get("evidence")
     view.left_background = record.get("left_background")
     # A `lost` record knows neither slot nor time; what `started` said of them stays.
-    view.facts = {name: view.facts.get(name) if value in (None, ()) else value for name, value in facts.items()}
-    view.facts["gpus"] = view.facts.get("gpus") or ()
+    view.facts = _filled(facts, view.facts)
+
+
+def _filled(facts: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts`, and what they do not say from `rest`."""
+    return {name: rest.get(name, value) if value in (None, ()) else value for name, value in {**rest, **facts}.items()}

@@ -34,6 +34,7 @@ class HeldReading:
 
     spool: Spool
     blockers: dict[tuple[str, ...], str] = field(default_factory=dict)
+    roots: set[str] = field(default_factory=set)  # the ended tasks (and batches with such) that block others
 
     def classify(self, tokens: Iterable[Token], states: Mapping[int, Mapping[TaskState, RangeSet]]) -> Iterator[Placed]:
         """(held or blocked, batch, positions, generation) of everything under held tokens. Raises OSError."""
@@ -86,6 +87,7 @@ class HeldReading:
             for name in after:
                 waiting_for.setdefault(name, []).append(after)
         pending = sorted(bad & waiting_for.keys())
+        self.roots.update(pending)
         while pending:
             name = pending.pop()
             for after in waiting_for.get(name, ()):

@@ -12,9 +12,11 @@ from fleetcraft.core.resources import Request
 from fleetcraft.core.states import TaskState, WorkerState
 from fleetcraft.readmodel.lives import WorkerView
 from fleetcraft.readmodel.picture import Picture, take_picture
+from fleetcraft.readmodel.words import tasks_are
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
 
+_SHOWN = 4
 _OPEN = (TaskState.WAITING, TaskState.CLAIMED, TaskState.RUNNING)
 
 
@@ -130,48 +132,57 @@ def count_files(spool: Spool) -> int:
 
 def what_stands_in_the_way(picture: Picture, counts: dict[TaskState, int]) -> Iterator[str]:
     """Sentences, the most useful first; none while everything is on its way."""
-    requests = picture.reader.requests
-    workers = picture.workers
-    left = sum(counts[state] for state in (*_OPEN, TaskState.HELD))
-    if requests.stopped and left:
-        why = f" ({requests.stop_reason})" if requests.stop_reason else ""
-        yield f"The spool was stopped by request{why}; `fleetcraft spool resume` goes on."
-    running = [worker for worker in workers if worker.is_running]
-    lost = [worker for worker in workers if worker.state is WorkerState.LOST and not worker.buried]
-    for worker in lost:
-        yield f"Worker {worker.life} on {worker.host} is lost: {worker.reason}."
-    if left and not running:
-        yield "No worker is up; start one with `fleetcraft worker run`."
-    for worker in running:
-        if worker.state is WorkerState.STORAGE_FULL:
-            yield f"The storage is full, says worker {worker.life} on {worker.host}; it goes on when space returns."
-        elif worker.state is WorkerState.STALE:
-            yield f"Worker {worker.life} on {worker.host} is silent: {worker.reason}."
-        elif worker.state is WorkerState.DRAINING:
-            yield f"Worker {worker.life} on {worker.host} is draining{f' ({worker.reason})' if worker.reason else ''}."
-        elif worker.reason and worker.state is WorkerState.UP:
-            yield f"Worker {worker.life} on {worker.host}: {worker.reason}."
-    yield from _unfit(picture, running)
+    if sum(counts[state] for state in (*_OPEN, TaskState.HELD)):
+        yield from what_keeps_workers(picture)
+    yield from _unfit(picture)
     if counts[TaskState.BLOCKED]:
         yield _blocked(picture, counts[TaskState.BLOCKED])
     if picture.count_uncovered():
         number = picture.count_uncovered()
-        yield f"{number:,} {_tasks(number)} without a token; `fleetcraft spool check --repair` offers them again."
+        yield f"{tasks_are(number)} without a token; `fleetcraft spool check --repair` offers them again."
     for batch in picture.unfinished:
         yield f"Batch {batch} was published and never offered; `fleetcraft spool check --repair` offers it."
 
 
-def _tasks(number: int) -> str:
-    return "task is" if number == 1 else "tasks are"
+def what_keeps_workers(picture: Picture) -> Iterator[str]:
+    """What keeps every task from being started: a stop, no worker, workers in trouble."""
+    requests = picture.reader.requests
+    if requests.stopped:
+        why = f" ({requests.stop_reason})" if requests.stop_reason else ""
+        yield f"The spool was stopped by request{why}; `fleetcraft spool resume` goes on."
+    if not any(worker.is_running for worker in picture.workers):
+        yield "No worker is up; start one with `fleetcraft worker run`."
+    troubled = [sentence for worker in picture.workers if not worker.buried and (sentence := _trouble(worker))]
+    yield from troubled[:_SHOWN]
+    if len(troubled) > _SHOWN:
+        yield f"{len(troubled) - _SHOWN} more workers are not as they should be; see `fleetcraft worker list`."
+
+
+def _trouble(worker: WorkerView) -> str:
+    """What keeps one worker from its work; empty when nothing does."""
+    name = f"Worker {worker.life} on {worker.host}"
+    match worker.state:
+        case WorkerState.LOST:
+            return f"{name} is lost: {worker.reason}."
+        case WorkerState.STALE:
+            return f"{name} is silent: {worker.reason}."
+        case WorkerState.STORAGE_FULL:
+            return f"{name} says that the storage is full; it goes on when space returns."
+        case WorkerState.DRAINING:
+            return f"{name} is draining{f': {worker.reason}' if worker.reason else ''}."
+        case WorkerState.UP:
+            return f"{name}: {worker.reason}." if worker.reason else ""
+        case _:
+            return ""
 
 
 def _blocked(picture: Picture, number: int) -> str:
-    names = sorted(set(picture.held.blockers.values()))
+    names = sorted(picture.held.roots)
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{number:,} {_tasks(number)} blocked: they wait for {shown}, which did not succeed."
+    return f"{tasks_are(number)} blocked: they wait for {shown}, which did not succeed."
 
 
-def _unfit(picture: Picture, running: list[WorkerView]) -> Iterator[str]:
+def _unfit(picture: Picture) -> Iterator[str]:
     """Lanes that wait and that nothing here could ever run."""
     waiting: dict[str, tuple[Request, int]] = {}
     for token in picture.tokens:
@@ -179,15 +190,22 @@ def _unfit(picture: Picture, running: list[WorkerView]) -> Iterator[str]:
         if batch is not None and not token.form:
             request, number = waiting.get(token.lane, (batch.request, 0))
             waiting[token.lane] = (request, number + token.count)
-    able = [worker for worker in running if worker.cpus is not None]
     for lane, (request, number) in sorted(waiting.items()):
-        for name, asked in request.uses:
-            ceiling = picture.reader.requests.limits.get(name)
-            if ceiling is not None and asked > ceiling:
-                yield f"{number:,} {_tasks(number)} waiting for {asked} of {name} each, and its limit is {ceiling}."
-        lack = _lack(request, able) if able else None
-        if lack is not None:
-            yield f"{number:,} {_tasks(number)} waiting for {lack} (lane {lane})."
+        yield from (
+            f"{tasks_are(number)} waiting for {lack} (lane {lane})." for lack in what_it_lacks(picture, request)
+        )
+
+
+def what_it_lacks(picture: Picture, request: Request) -> Iterator[str]:
+    """What a request asks for and nothing here could ever give."""
+    for name, asked in request.uses:
+        ceiling = picture.reader.requests.limits.get(name)
+        if ceiling is not None and asked > ceiling:
+            yield f"{asked} of {name} each, and its limit is {ceiling}"
+    able = [worker for worker in picture.workers if worker.is_running and worker.cpus is not None]
+    lack = _lack(request, able) if able else None
+    if lack is not None:
+        yield lack
 
 
 def _lack(request: Request, able: list[WorkerView]) -> str | None:

@@ -51,8 +51,19 @@ class TaskView:
 
     def as_json(self) -> dict[str, Any]:
         """For the JSON document."""
-        body = {name: getattr(self, name) for name in self.__slots__}
-        return {**body, "id": str(self.id), "tags": list(self.tags), "after": list(self.after), "gpus": list(self.gpus)}
+        return {name: getattr(self, name) for name in self.__slots__} | self.as_brief_json() | {"gpus": list(self.gpus)}
+
+    def as_brief_json(self) -> dict[str, Any]:
+        """The same without the last attempt."""
+        return {
+            "name": self.name,
+            "id": str(self.id),
+            "state": self.state.value,
+            "batch": self.batch,
+            "attempts": self.attempts,
+            "tags": list(self.tags),
+            "after": list(self.after),
+        }
 
 
 def list_tasks(

@@ -8,11 +8,12 @@ from typing import Any
 
 from fleetcraft.core.names import CLAIM, DRAFT, FENCED, HELD, Token
 from fleetcraft.core.outcome import Start
-from fleetcraft.core.quantities import format_duration
+from fleetcraft.core.resources import Request
 from fleetcraft.core.states import TaskState
 from fleetcraft.readmodel.detail import AttemptView, TaskDetail, show_task
 from fleetcraft.readmodel.records import scan
-from fleetcraft.readmodel.status import what_stands_in_the_way
+from fleetcraft.readmodel.status import what_it_lacks, what_keeps_workers
+from fleetcraft.readmodel.words import tasks_are, took
 from fleetcraft.spool.held import BATCH_PREFIX
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
@@ -97,8 +98,23 @@ def _upstream(detail: TaskDetail) -> Iterator[str]:
     for name in after:
         yield f"It waits for {name!r}, which {_standing(detail, name)}."
     if detail.state is TaskState.BLOCKED:
-        blocker = detail.picture.held.blockers.get(after, after[0] if after else "")
-        yield f"That can no longer come true. `fleetcraft task retry {blocker}` would open the way again."
+        root = _root(detail, after)
+        why = f": at the root of it, {root!r} {_standing(detail, root)}" if root not in after else ""
+        yield f"That can no longer come true{why}. `fleetcraft task retry {root}` would open the way again."
+
+
+def _root(detail: TaskDetail, after: tuple[str, ...]) -> str:
+    """The ended task that everything between waits for."""
+    held, spool = detail.picture.held, detail.picture.spool
+    name = held.blockers.get(after, after[0])
+    seen: set[str] = set()
+    while name not in held.roots and name not in seen:
+        seen.add(name)
+        found = spool.find(name)
+        line = spool.task(found) if found is not None else None
+        between = line.get("after") if line is not None else None
+        name = held.blockers.get(tuple(between), name) if isinstance(between, list) else name
+    return name
 
 
 def _standing(detail: TaskDetail, name: str) -> str:
@@ -140,11 +156,12 @@ def _waiting(detail: TaskDetail) -> Iterator[str]:
     if before:
         number = sum(token.count for token in before)
         yield f"{number:,} waiting {'task' if number == 1 else 'tasks'} of its lane have a higher priority."
-    counts = picture.counts()
-    ways = list(what_stands_in_the_way(picture, counts))
+    ways = [f"It asks for {lack}." for lack in what_it_lacks(picture, Request.from_json(detail.request))]
+    ways = [*what_keeps_workers(picture), *ways]
     yield from ways
-    if not ways and counts[TaskState.RUNNING]:
-        yield f"Nothing stands in its way: {counts[TaskState.RUNNING]:,} tasks run, and it starts when a slot is free."
+    running = picture.counts()[TaskState.RUNNING]
+    if not ways and running:
+        yield f"Nothing stands in its way: {tasks_are(running)} running, and it starts when a slot is free."
 
 
 def _claimed(detail: TaskDetail) -> Iterator[str]:
@@ -175,8 +192,8 @@ def _attempt_sentence(view: AttemptView, reaps: dict[str, list[dict[str, Any]]])
     if view.state == "open":
         return f"{label} was started {where}, and its worker {view.worker} ended without a word about it."
     wall_s = facts.get("wall_s")
-    took = f" after {format_duration(wall_s)}" if wall_s is not None else ""
-    text = f"{label} {_how_it_ended(view)}{took} {where}"
+    after = f" after {took(wall_s)}" if wall_s is not None else ""
+    text = f"{label} {_how_it_ended(view)}{after} {where}"
     if facts.get("error"):
         text += f": {facts['error']}"
     if view.how == Start.GROUP and facts.get("outcome") == "lost":

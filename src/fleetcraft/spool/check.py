@@ -218,12 +218,27 @@ class _Checker:
     def _open_drafts(self, seen: Coverage) -> None:
         """Drafts of what never committed: removed only where it provably never will."""
         for token in seen.pending:
-            batch = self.spool.batch(token.batch)
-            folder = folding_life(token.life)
-            dead = seen.is_gone(folder) if folder is not None else batch is not None and batch.publication != token.life
+            dead = self._never_commits(token, seen)
             repaired = dead and self.life is not None and remove(self.spool, self.spool.layout.token(token.name))
-            detail = f"A draft of {token.life}, which {'never will commit' if dead else 'has not committed'}; it offers nothing."
-            self.note("draft_open", token.name, detail, repaired=repaired)
+            word = "never will commit" if dead else "has not committed"
+            self.note("draft_open", token.name, f"A draft of {token.life}, which {word}; it offers nothing.", repaired=repaired)
+
+    def _never_commits(self, token: Token, seen: Coverage) -> bool:
+        folder = folding_life(token.life)
+        if folder is not None:
+            return seen.is_gone(folder)
+        batch = self.spool.batch(token.batch)
+        if batch is None:
+            return False
+        if not token.gen:
+            return batch.publication != token.life
+        # A retry opens a generation; this one was opened by somebody else.
+        fold = self.reader.fold
+        return all(
+            fold.generation(number, index) >= token.gen
+            for number, first, last, _ in batch.origins(token.start, token.stop)
+            for index in range(first, last)
+        )
 
     def _uncovered(self, number: int, ranges: RangeSet, seen: Coverage) -> None:
         place = self.spool.places().get(number)

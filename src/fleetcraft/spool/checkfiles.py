@@ -147,12 +147,13 @@ def check_lives(spool: Spool, report: Report, *, repair: bool) -> None:
         state = find_state(files, folder)
         identity = read_identity(files, folder)
         if state in (None, DEAD) and not _size(spool, os.path.join(folder, JOURNAL)):
-            if files.exists(folder):
+            whole = state == DEAD and identity is not None and files.exists(os.path.join(folder, JOURNAL))
+            if not whole and files.exists(folder):
                 # It owns nothing and says nothing, but its process may be about to be born, or about to remove it.
                 gone = _is_dead(identity) if identity is not None else state == DEAD
                 if gone and repair and name not in owners:
                     _remove_life(spool, folder)
-                detail = "An empty life that ended." if state == DEAD else "It has no state: it never owned anything."
+                detail = "What is left of a life that ended." if state == DEAD else "It has no state: it never owned anything."
                 report(
                     Finding(kind="life_empty", place=folder, detail=detail, serious=False, repaired=gone and repair)
                 )

@@ -119,6 +119,8 @@ class Life:
 
     def beat(self, content: Mapping[str, Any]) -> None:
         """Replace the heartbeat; the sequence only grows, so a watcher needs no clock of ours. Raises OSError."""
+        # The time before the write counts: a pause in the middle of it must not look like a fresh heartbeat.
+        begun_boot_s = self.spool.clock.boot()
         self.sequence += 1
         full = {
             "sequence": self.sequence,
@@ -128,7 +130,7 @@ class Life:
             **content,
         }
         publish_file(self.files, os.path.join(self.folder, HEARTBEAT), dump(full).encode(), durable=False)
-        self.last_good_boot_s = self.spool.clock.boot()
+        self.last_good_boot_s = begun_boot_s
 
     def check_live(self) -> None:
         """Raise LifeEnded when a reaper took this life for dead; call after a pause and before owning anything."""

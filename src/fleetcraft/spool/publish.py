@@ -32,6 +32,7 @@ from fleetcraft.spool.ledger import (
 )
 from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import Moved, move
+from fleetcraft.spool.tokens import draft as create_draft
 from fleetcraft.spool.uniqueness import Known, Spill, entries_between, find_known, find_repeated, partitions
 from fleetcraft.store.files import GONE, explain, write_all
 
@@ -262,7 +263,7 @@ class LedgerWriter:
         spool, files, layout = self.spool, self.spool.files, self.spool.layout
         draft = self._token(number).owned(DRAFT, self.publication)
         if self.offers:
-            files.create(layout.token(draft.name))
+            create_draft(files, layout.token(draft.name))
             files.sync_folder(layout.tokens)
         try:
             os.lseek(self._ledger, 0, os.SEEK_SET)

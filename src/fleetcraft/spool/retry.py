@@ -19,10 +19,12 @@ from fleetcraft.core.outcome import Fold
 from fleetcraft.core.ranges import RangeSet
 from fleetcraft.spool.held import Due, Upstream, judge_token
 from fleetcraft.spool.layout import retry_number
+from fleetcraft.spool.ledger import Batch
 from fleetcraft.spool.publish import offer_draft
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.requests import RETRY, commit
 from fleetcraft.spool.spool import Place, Spool
+from fleetcraft.spool.tokens import draft
 from fleetcraft.store.files import GONE, explain
 
 # Each round is lost to another retry of the same batch, or to a listing that is older than one.
@@ -54,6 +56,7 @@ def open_generation(spool: Spool, reader: SpoolFold, batch: int, choose: Callabl
             reader.requests.refresh(force=True)
             spool.refresh()
             reader.refresh()
+            _finish_others(spool, reader)
             wanted = {gen: ranges for gen, ranges in choose(reader.fold).items() if ranges}
             if not wanted:
                 return None
@@ -73,6 +76,15 @@ def _next_number(spool: Spool, batch: int) -> int:
     return max(taken, default=0) + 1
 
 
+def _finish_others(spool: Spool, reader: SpoolFold) -> None:
+    """Do the last step of committed retries whose person's process died before it."""
+    for token in spool.tokens().tokens:
+        if token.form == DRAFT and token.life in reader.requests.owners:
+            cover = spool.batch(token.batch)
+            if cover is not None:
+                _offer(spool, reader.fold, cover, [token])
+
+
 def _try(spool: Spool, fold: Fold, batch: int, number: int, wanted: Wanted) -> Opened | None:
     """One round; None when another retry took the number."""
     place = spool.places()[batch]
@@ -81,9 +93,9 @@ def _try(spool: Spool, fold: Fold, batch: int, number: int, wanted: Wanted) -> O
     drafts: list[Token] = []
     try:
         for token in _tokens(place, wanted):
-            draft = token.owned(DRAFT, owner)
-            spool.files.create(spool.layout.token(draft.name))
-            drafts.append(draft)
+            mine = token.owned(DRAFT, owner)
+            drafts.append(mine)
+            draft(spool.files, spool.layout.token(mine.name))
         spool.files.sync_folder(spool.layout.tokens)
     except OSError:
         _drop(spool, drafts)
@@ -98,7 +110,7 @@ def _try(spool: Spool, fold: Fold, batch: int, number: int, wanted: Wanted) -> O
         if not _is_committed(spool, name, owner):
             _drop(spool, drafts)
             raise
-    _offer(spool, fold, place, drafts)
+    _offer(spool, fold, place.cover, drafts)
     return Opened(request=name, tasks=RangeSet(pair for ranges in wanted.values() for pair in ranges))
 
 
@@ -127,23 +139,23 @@ def _is_committed(spool: Spool, name: str, owner: str) -> bool:
 
 
 def _drop(spool: Spool, drafts: Iterable[Token]) -> None:
-    for draft in drafts:
+    for mine in drafts:
         try:
-            spool.files.unlink(spool.layout.token(draft.name))
+            spool.files.unlink(spool.layout.token(mine.name))
         except OSError:
             continue  # of a retry that never was: it means nothing, and check removes it
 
 
-def _offer(spool: Spool, fold: Fold, place: Place, drafts: Iterable[Token]) -> None:
+def _offer(spool: Spool, fold: Fold, cover: Batch, drafts: Iterable[Token]) -> None:
     """Last step. Tasks of a held batch that were cancelled before they were due must wait on."""
     upstream = Upstream(spool)
-    for draft in drafts:
+    for mine in drafts:
         held = False
-        if place.cover.held:
-            due = judge_token(upstream, place.cover, draft, fold)[Due.DUE]
-            held = len(due) < draft.count
+        if cover.held:
+            due = judge_token(upstream, cover, mine, fold)[Due.DUE]
+            held = len(due) < mine.count
         try:
-            offer_draft(spool, draft, held=held)
+            offer_draft(spool, mine, held=held)
         except OSError as error:
             if error.errno not in GONE:
                 raise

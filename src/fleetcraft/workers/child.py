@@ -7,7 +7,6 @@ SIGCHLD makes `wake_fd` readable, and `collect` does the rest.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import resource
@@ -18,9 +17,10 @@ from typing import Any
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
-from fleetcraft.workers.kin import Kin, ProcessTable
+from fleetcraft.workers.kin import Kin
 from fleetcraft.workers.ladder import Child, End, Ended, Graces, Ladder, Stage
-from fleetcraft.workers.launch import Folders, Launch, Programs, Wiring
+from fleetcraft.workers.launch import Folders, Launch, Programs, Wiring, open_high, seal_descriptors
+from fleetcraft.workers.process_table import ProcessTable
 
 __all__ = ["Child", "Ended", "Graces", "Launch", "Supervisor", "seal_descriptors"]
 
@@ -49,7 +49,7 @@ class Supervisor:
         self._table = table or ProcessTable()
         # Read and written by the kernel's signal handler too, so neither end may ever block.
         self.wake_fd, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._null = _open_high("/dev/null")
+        self._null = open_high("/dev/null")
         self._folders = Folders()
         self._programs = Programs()
         self._kin = Kin(clock, self._table)
@@ -292,28 +292,5 @@ class Supervisor:
         return left
 
 
-def seal_descriptors() -> None:
-    """Keep from children what this process inherited, or what a library opened without a thought of them."""
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return
-    for name in names:
-        try:
-            if int(name) > 2:
-                os.set_inheritable(int(name), False)
-        except OSError:
-            continue  # the descriptor of the listing itself
-
-
 def _on_child(_number: int, _frame: FrameType | None) -> None:
     """Needed only so that the kernel's signal reaches the wake-up descriptor."""
-
-
-def _open_high(path: str) -> int:
-    """Open for reading, above the three that a worker started without them would otherwise get."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(descriptor)

@@ -11,30 +11,19 @@ import ctypes
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.spool import host
+from fleetcraft.workers.process_table import ProcessTable, Seen
 
 _PR_SET_CHILD_SUBREAPER = 36
-_GONE = ("Z", "X", "x")
 # Where the kernel does not list our children, the pids given out since the leader's are tried one by one, as long
 # as they are few and the attempt was too short for the numbers to have come round.
 _MOST_TRIED = 256
 _SHORT_S = 1.0
 # Walking all of /proc may take this share of our time, and no more.
 _WALK_SHARE = 0.05
-
-
-class Seen(NamedTuple):
-    """A process as /proc showed it; pid and start time name it for ever."""
-
-    pid: int
-    state: str
-    parent: int
-    group: int
-    session: int
-    start_ticks: int
 
 
 class Kindred(Protocol):
@@ -44,54 +33,6 @@ class Kindred(Protocol):
     mark: str
     started_mono_s: float
     epoch: int
-
-
-class ProcessTable:
-    """The seam to /proc; every answer may be out of date when it arrives."""
-
-    def pids(self) -> list[int]:
-        """Every process."""
-        return host.all_pids()
-
-    def look(self, pid: int) -> Seen | None:
-        """The living process with that pid, or None."""
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as source:
-                raw = source.read()
-        except OSError:
-            return None
-        fields = raw[raw.rindex(b")") + 2 :].split()
-        state = fields[0].decode("ascii", "replace")
-        if state in _GONE:
-            return None
-        return Seen(pid, state, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
-
-    def mark(self, pid: int) -> str | None:
-        """The attempt that its environment names; None when it names none, or may not be read."""
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as source:
-                content = b"\0" + source.read()
-        except OSError:
-            return None
-        _, found, rest = content.partition(b"\0" + host.MARK_VARIABLE.encode() + b"=")
-        return os.fsdecode(rest.partition(b"\0")[0]) if found else None
-
-    def is_thread(self, pid: int) -> bool:
-        """True for a number that is a thread of some process, not a process."""
-        try:
-            with open(f"/proc/{pid}/status", "rb") as source:
-                return b"\nTgid:\t%d\n" % pid not in source.read()
-        except OSError:
-            return True
-
-    def where(self, pid: int) -> str:
-        """State and waiting channel: the evidence for a process that does not end."""
-        seen = self.look(pid)
-        return f"state {seen.state if seen else 'unknown'}, in {host.waiting_channel(pid) or 'unknown'}"
-
-    def send(self, pid: int, number: int) -> None:
-        """Signal one process. Raises OSError."""
-        os.kill(pid, number)
 
 
 @dataclass(slots=True)
@@ -204,7 +145,7 @@ class Kin:
         return pid in leaders or pid in self.orphans or pid in self.nobodys
 
     def _tried(self, leaders: Collection[int], ended: Sequence[Kindred], now_s: float) -> list[int] | None:
-        candidates = self._recent(ended, now_s)
+        candidates: Sequence[int] | None = self._recent(ended, now_s)
         if candidates is None:
             if now_s < self.walk_again_s:
                 return None

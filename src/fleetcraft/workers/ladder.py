@@ -11,7 +11,8 @@ from enum import IntEnum
 from resource import struct_rusage
 from typing import NamedTuple
 
-from fleetcraft.workers.kin import Kin, ProcessTable, Seen
+from fleetcraft.workers.kin import Kin
+from fleetcraft.workers.process_table import ProcessTable, Seen
 
 # What is still there is looked at this often: it may start new processes faster than they are ended.
 _LOOK_AGAIN_S = 0.1

@@ -166,3 +166,26 @@ class Wiring:
         for descriptor in self._extra:
             os.close(descriptor)
         self._extra.clear()
+
+
+def seal_descriptors() -> None:
+    """Keep from children what this process inherited, or what a library opened without a thought of them."""
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return
+    for name in names:
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)  # noqa: FBT003  the standard library gave it no name
+        except OSError:
+            continue  # the descriptor of the listing itself
+
+
+def open_high(path: str) -> int:
+    """Open for reading, above the three that a worker started without them would otherwise get."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)

@@ -91,20 +91,32 @@ class Starter:
         key = self.calls.key_of(task)
         host = self.calls.idle_host(key)
         if host is None:
-            slot = self.ctx.capacity.take(claim.request, self.ctx.requests.limits)
-            if slot is None:
-                self.calls.evict()
-                return False
-            try:
-                host = self.calls.load(task, slot, key)
-            except OSError:
-                self.ctx.capacity.give_back(slot)
-                self.hold_until_s = self.ctx.clock.mono() + _NODE_PAUSE_S
-                return False
+            if key in self.calls.broken:
+                self.started += 1
+                self.calls.receipts.fail_unloaded(claim, position, attempt, self.calls.broken.pop(key))
+                return True
+            return self._load(claim, task, key)
         most = 1 if single else self.calls.chunk_size(claim.token.lane)
         if self.ctx.options.max_tasks is not None:
             most = max(1, min(most, self.ctx.options.max_tasks - self.started))
         self.started += self.calls.send(host, claim, position, attempt, task, most)
+        return True
+
+    def _load(self, claim: Claim, task: dict[str, Any], key: str) -> bool:
+        """Start one more resident, while there are more calls than residents on their way."""
+        if claim.unstarted() + len(claim.later) <= self.calls.loading(key):
+            return False
+        slot = self.ctx.capacity.take(claim.request, self.ctx.requests.limits)
+        if slot is None:
+            if not self.calls.loading(key):
+                self.calls.evict()
+            return False
+        try:
+            self.calls.load(task, slot, key)
+        except OSError:
+            self.ctx.capacity.give_back(slot)
+            self.hold_until_s = self.ctx.clock.mono() + _NODE_PAUSE_S
+            return False
         return True
 
     def _nothing_runs(self) -> bool:

@@ -36,6 +36,7 @@ from fleetcraft.workers.ears import Ears
 from fleetcraft.workers.health import BlackHole, check_health
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.options import WorkerOptions
+from fleetcraft.workers.resident import ResidentState
 from fleetcraft.workers.runner import ANNOUNCE_AFTER_S, Concluded, Runner
 from fleetcraft.workers.sink import Sink
 from fleetcraft.workers.slots import Capacity
@@ -90,9 +91,10 @@ class Worker:
         self.exit_code = EXIT_DONE
         self.counts: dict[str, int] = dict.fromkeys((outcome.value for outcome in Outcome), 0)
         self._poller = select.poll()
-        self._polled: set[int] = set()
+        self._polled: dict[int, int] = {}
         self._signals = 0
         self._reaped = False
+        self._looked_alive_boot_s = 0.0
         self._must_list = True
         self._held_seen = False  # some task waits for others: an end of ours may be what it waits for
         self._listed_s = -1.0
@@ -172,6 +174,7 @@ class Worker:
         while True:
             now = self.clock.mono()
             try:
+                self._notice_pause()
                 self._collect()
                 self._hear(now)
                 self._tick(now)
@@ -187,6 +190,13 @@ class Worker:
                 self._on_storage_full()
             self._wait(now)
 
+    def _notice_pause(self) -> None:
+        """After a pause nothing may be recorded as ours before we know that no reaper took us for dead."""
+        now_s, limit_s = self.clock.boot(), (self.options.lease_s or 2 * _PAUSE_LIMIT_S) / 2
+        if now_s - max(self.life.last_good_boot_s, self._looked_alive_boot_s) > limit_s:
+            self.life.check_live()
+            self._looked_alive_boot_s = now_s
+
     def _collect(self) -> None:
         """Take what ended: children, calls, proofs; release claims that are done."""
         for ended in self.supervisor.collect():
@@ -198,11 +208,11 @@ class Worker:
             self.runner.sweep_lingering()
         for host in list(self.calls.hosts.values()):
             self.calls.receive(host)
-        for concluded in (*self.runner.finished, *self.calls.finished):
+        for concluded in (*self.runner.finished, *self.calls.receipts.finished):
             self._count(concluded)
             self._must_list = self._must_list or self._held_seen
         self.runner.finished.clear()
-        self.calls.finished.clear()
+        self.calls.receipts.finished.clear()
 
     def _settle(self) -> None:
         """Write the receipts that were put off while slots were filled, then release what is done."""
@@ -293,8 +303,6 @@ class Worker:
                 self._reap()
 
     def _beat(self) -> None:
-        if self.clock.boot() - self.life.last_good_boot_s > (self.options.lease_s or 2 * _PAUSE_LIMIT_S) / 2:
-            self.life.check_live()  # we were paused: somebody may have taken us for dead
         state = WorkerState.STORAGE_FULL if self.sink.storage_full else self.state
         content = compose(
             state, self.reason, self.ctx.capacity, self.ctx.book, self.runner, self.calls, self.counts, self._rate()
@@ -388,7 +396,7 @@ class Worker:
         self.ctx.say(f"drains: {reason}")
         self.sink.record({"t": "note", "what": "drain", "cause": cause.value, "reason": reason})
         if stop:
-            self.runner.drain_cause = self.calls.drain_cause = cause
+            self.runner.drain_cause = self.calls.receipts.drain_cause = cause
             self.runner.stop_all("drain")
         self.calls.stop_all("drain", only_idle=not stop)
         self.claimer.give_back_unstarted()
@@ -467,16 +475,19 @@ class Worker:
 
     def _poll(self, timeout_s: float) -> None:
         """Sleep until a child, a signal, a resident or a change in the spool wakes us, or the time is over."""
-        wanted = {self.ears.descriptor, self.supervisor.wake_fd}
+        wanted = {self.ears.descriptor: select.POLLIN, self.supervisor.wake_fd: select.POLLIN}
         if self.watch.descriptor is not None:
-            wanted.add(self.watch.descriptor)
+            wanted[self.watch.descriptor] = select.POLLIN
         for host in self.calls.hosts.values():
-            wanted.add(host.resident.reply_fd)
+            if host.resident.state is not ResidentState.ENDED:
+                wanted[host.resident.reply_fd] = select.POLLIN
+            if host.resident.wants_write:
+                wanted[host.resident.request_fd] = select.POLLOUT
         if wanted != self._polled:
-            for descriptor in self._polled - wanted:
+            for descriptor in self._polled.keys() - wanted.keys():
                 self._poller.unregister(descriptor)
-            for descriptor in wanted - self._polled:
-                self._poller.register(descriptor, select.POLLIN)
+            for descriptor, events in wanted.items():
+                self._poller.register(descriptor, events)
             self._polled = wanted
         self._poller.poll(timeout_s * 1000)
 
@@ -487,10 +498,13 @@ class Worker:
         self.exit_code, self.reason = EXIT_TRY_AGAIN, str(error)
         self._reaped = isinstance(error, LifeEnded)
         self.state = WorkerState.DRAINING
-        self.runner.drain_cause = self.calls.drain_cause = LossCause.DRAINED
+        self.runner.drain_cause = self.calls.receipts.drain_cause = LossCause.DRAINED
         self.ctx.say(f"stops: {error}")
         if self._reaped:
-            self._record_abandoned()
+            try:
+                self._record_abandoned()
+            except (OSError, OutOfReach) as failed:
+                self.ctx.say(f"could not write down what was abandoned: {failed}")
 
     def _record_abandoned(self) -> None:
         """What ran while we were taken for dead is written down with its cost; it is never counted."""
@@ -503,6 +517,10 @@ class Worker:
                     "wall": round(self.clock.mono() - running.at_mono_s, 3), "error": self.reason,
                 }
             )  # fmt: skip
+        for host in self.calls.hosts.values():
+            if host.chunk is not None:
+                self.sink.record(self.calls.receipts.abandoned(host, host.chunk, self.reason))
+        self.sink.sync()
 
     def _end(self) -> None:
         for step in (self._end_children, self._end_claims, self._end_life):

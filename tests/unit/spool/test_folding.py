@@ -14,19 +14,20 @@ import pytest
 from fleetcraft.core.errors import FleetcraftError, LifeEnded
 from fleetcraft.core.names import CLAIM, TaskId, Token
 from fleetcraft.core.resources import Request
+from fleetcraft.core.states import TaskState
 from fleetcraft.spool import folding
 from fleetcraft.spool.check import check
 from fleetcraft.spool.folding import FoldLimits, fold_small, maybe_fold
 from fleetcraft.spool.layout import Layout
 from fleetcraft.spool.life import Life
-from fleetcraft.spool.maintenance import FOLDING, permit_holder, settle_folded, take_permit
+from fleetcraft.spool.maintenance import FOLDING, fold_publication, permit_holder, settle_folded, take_permit
 from fleetcraft.spool.publish import LedgerWriter
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files
 from fleetcraft.testing.files import Crash, CrashingFiles, FaultyFiles, LostReplyFiles, Operation, WrappedFiles
 from tests.support import upkeep
-from tests.support.upkeep import bury_the_dead, drain, names_of_all, offers, publish, publish_many
+from tests.support.upkeep import AtOperation, Template, bury_the_dead, drain, names_of_all, offers, publish, publish_many
 
 T = TypeVar("T")
 
@@ -207,22 +208,6 @@ def test_a_damaged_ledger_is_left_for_check_to_show(spool, small_classes):
 # --- crashes -------------------------------------------------------------------------------------------------------
 
 
-class Template:
-    """A prepared spool, copied for every crash point."""
-
-    def __init__(self, tmp_path, prepare: Callable[[Spool], None]) -> None:
-        self.base = tmp_path
-        self.source = str(tmp_path / "template")
-        prepare(Spool.open(self.source, create=True))
-        self.used = 0
-
-    def copy(self) -> str:
-        self.used += 1
-        target = str(self.base / f"copy{self.used}")
-        shutil.copytree(self.source, target)
-        return target
-
-
 def crash_points(template: Template, act: Callable[[Spool], object]) -> Iterator[tuple[str, Operation]]:
     """Run `act` and die before every single file operation, each time in a fresh copy."""
     at = 0
@@ -295,7 +280,7 @@ def test_a_crash_anywhere_in_a_fold_of_ended_batches_changes_no_outcome(tmp_path
         assert len(set(names_of_all(root))) == 75, crashed
 
 
-@pytest.mark.parametrize("number", (errno.EIO, errno.ENOSPC, errno.ESTALE))
+@pytest.mark.parametrize("number", (errno.EIO, errno.ESTALE))
 def test_an_error_anywhere_in_a_fold_loses_and_doubles_nothing(tmp_path, small_classes, number):
     template = Template(tmp_path, waiting_batches)
     at = 0
@@ -345,21 +330,6 @@ def test_a_lost_reply_anywhere_in_a_fold_loses_and_doubles_nothing(tmp_path, sma
 
 
 # --- others at work ------------------------------------------------------------------------------------------------
-
-
-class AtOperation(WrappedFiles):
-    """Lets somebody else act before operation number `at`."""
-
-    def __init__(self, at: int, act: Callable[[], object], inner: Files | None = None) -> None:
-        super().__init__(inner)
-        self.at, self.act, self.count, self.acted = at, act, 0, False
-
-    def _around(self, operation: Operation, do: Callable[[], T]) -> T:
-        number, self.count = self.count, self.count + 1
-        if number == self.at:
-            self.acted = True
-            self.act()
-        return do()
 
 
 def interleave(template: Template, other: Callable[[str], object]) -> Iterator[str]:
@@ -427,18 +397,19 @@ def test_a_worker_that_drains_at_any_moment_of_a_fold_runs_each_task_once(tmp_pa
         work(root)
         reader = SpoolFold(Spool.open(root))
         reader.refresh()
-        assert reader.fold.counts()["succeeded"] == 75
+        assert reader.fold.counts()[TaskState.SUCCEEDED] == 75
         assert sum(reader.fold.verdict(batch, index).duplicates for batch in (1, 2, 3) for index in range(25)) == 0
         assert check(None, Spool.open(root)).problems == []
 
 
 def test_a_folder_that_was_reaped_while_it_slept_cannot_commit_any_more(tmp_path, small_classes):
-    """At any moment: its claims go back, and what it wakes up to do changes nothing."""
+    """At any moment: its claims go back, somebody runs them, and what it wakes up to do changes nothing."""
     template = Template(tmp_path, waiting_batches)
     at, stopped, finished = 0, 0, 0
     while True:
         root = template.copy()
-        files = AtOperation(at, lambda root=root: bury_the_dead(Spool.open(root)))  # type: ignore[misc]
+        running: list[tuple[Life, list[Token]]] = []
+        files = AtOperation(at, lambda root=root, running=running: running.append(reap_and_claim(root)))  # type: ignore[misc]
         try:
             fold_small(Spool.open(root, files=files))
             finished += 1
@@ -446,14 +417,46 @@ def test_a_folder_that_was_reaped_while_it_slept_cannot_commit_any_more(tmp_path
             stopped += 1
         if not files.acted:
             break
+        finish(*running[0])
         bury_the_dead(Spool.open(root))
         spool = Spool.open(root)
         assert check(None, spool, repair=True).problems == [], at
-        exactly_once(root, tasks_of([1, 2, 3], 25))
+        last = Life.begin(spool)
+        drain(spool, last)
+        reader = SpoolFold(spool)
+        reader.refresh()
+        assert reader.fold.counts()[TaskState.SUCCEEDED] == 75, at
+        assert sum(reader.fold.verdict(batch, index).duplicates for batch in (1, 2, 3) for index in range(25)) == 0, at
         shutil.rmtree(root)
         at += 1
     assert stopped > 10
     assert finished > 1
+
+
+def reap_and_claim(root: str) -> tuple[Life, list[Token]]:
+    """The sleeper is taken for dead, and a worker takes everything that waits then."""
+    spool = Spool.open(root)
+    bury_the_dead(spool)
+    life = Life.begin(spool)
+    claims = []
+    for token in spool.tokens().tokens:
+        if not token.form:
+            claims.append(token.owned(CLAIM, life.id))
+            os.rename(spool.layout.token(token.name), spool.layout.token(claims[-1].name))
+    spool.refresh()
+    # What it runs it knows by now: the batch may be folded before it is done.
+    for claim in claims:
+        batch = spool.batch(claim.batch)
+        assert batch is not None
+        for number, first, last, _ in batch.origins(claim.start, claim.stop):
+            upkeep.succeed(life, number, first, last, attempt=claim.attempt)
+    return life, claims
+
+
+def finish(life: Life, claims: list[Token]) -> None:
+    for claim in claims:
+        os.unlink(life.spool.layout.token(claim.name))
+    assert life.close()
 
 
 def test_a_slow_publisher_never_takes_the_number_of_a_folded_batch(tmp_path, small_classes):
@@ -517,6 +520,6 @@ def test_maybe_fold_reports_no_storage_error(tmp_path, small_classes, monkeypatc
 
 def test_paths_of_folds_name_their_life():
     layout = Layout("/spool")
-    publication = folding.fold_publication("node-1-abc")
+    publication = fold_publication("node-1-abc")
     assert publication.endswith("-node-1-abc")
     assert layout.aside(publication).startswith("/spool/batches/.f")

@@ -39,7 +39,9 @@ def test_a_signal_is_told_apart_from_an_exit_code(ward, number):
 
 
 def test_the_cost_is_that_of_the_child(ward):
-    burn = "import time\nx = bytearray(200 << 20)\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    burn = (
+        "import time\nx = bytearray(200 << 20)\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    )
     ended = ward.wait(ward.start(sys.executable, "-c", burn))
     assert 0.2 <= ended.cpu_s < 5
     assert ended.rss_kib is not None
@@ -115,7 +117,9 @@ def test_the_working_directory_is_the_tasks_and_ours_stays(ward, tmp_path):
 def test_a_folder_made_anew_is_entered_anew(ward, tmp_path):
     for number in range(3):
         (tmp_path / "again").mkdir()
-        ward.wait(ward.shell(f"echo {number} > file; test -e ../again/file && rm -r ../again", cwd=str(tmp_path / "again")))
+        ward.wait(
+            ward.shell(f"echo {number} > file; test -e ../again/file && rm -r ../again", cwd=str(tmp_path / "again"))
+        )
         assert not (tmp_path / "again").exists()
     assert [one.exit_code for one in ward.ended.values()] == [0, 0, 0]
 

@@ -8,8 +8,9 @@ import signal
 
 import pytest
 
-from fleetcraft.workers.kin import Kin, ProcessTable, Seen
+from fleetcraft.workers.kin import Kin
 from fleetcraft.workers.ladder import Child, End, Graces, Ladder, Stage
+from fleetcraft.workers.process_table import ProcessTable, Seen
 
 ME = os.getpid()
 
@@ -67,6 +68,7 @@ class Table(ProcessTable):
         harmless = number == signal.SIGCONT or (number == signal.SIGTERM and pid in self.deaf) or pid in self.stuck
         if pid in self.seen and not harmless:
             self.end(pid)
+            assert self.kin is not None
             self.kin.on_reaped(pid)
 
 
