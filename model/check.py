@@ -2,6 +2,7 @@
 
 A search counts only when it was complete: a full depth, memory or time limit is a failure, never a pass.
 """
+# ruff: noqa: INP001, T201 -- a script that is run by path and talks to its user by printing
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class Row:
     says: str
 
 
-def load_jobs(size: str, mutations: bool) -> list[Job]:
+def load_jobs(size: str, *, mutations: bool) -> list[Job]:
     """Read the configurations of one size, and the mutations that are searched in them."""
     configurations = json.loads((HERE / "configurations.json").read_text())
     jobs = []
@@ -75,20 +76,29 @@ def compile_job(job: Job, folder: Path) -> None:
     """Write the verifier of one job with spin and compile it."""
     switches = [f"-D{item}" for item in job.define]
     generated = subprocess.run(
-        ["spin", "-a", "-o1", "-o2", *switches, str(MODEL)], cwd=folder, capture_output=True, text=True, check=False
+        [shutil.which("spin") or "spin", "-a", "-o1", "-o2", *switches, str(MODEL)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if generated.returncode != 0 or not (folder / "pan.c").exists():
         raise RuntimeError(f"spin: {generated.stdout.strip()[-400:]}")
     mode = ["-DNP", "-DNOFAIR"] if job.kind == "cycles" else ["-DSAFETY"]
-    flags = ["-O2", "-w", *mode, "-DCOLLAPSE", "-DNOREDUCE", f"-DMEMLIM={MEMORY_LIMIT_MIB}"]
+    optimize = "-O1" if job.kind == "mutation" else "-O2"  # a mutation ends early: compiling is most of its time
+    flags = [optimize, "-w", *mode, "-DCOLLAPSE", "-DNOREDUCE", f"-DMEMLIM={MEMORY_LIMIT_MIB}"]
     built = subprocess.run(
-        ["gcc", *flags, "-o", "pan", "pan.c"], cwd=folder, capture_output=True, text=True, check=False
+        [shutil.which("gcc") or "gcc", *flags, "-o", "pan", "pan.c"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if built.returncode != 0:
         raise RuntimeError(f"gcc: {built.stderr.strip()[-400:]}")
 
 
-def judge(job: Job, text: str, timed_out: bool) -> tuple[str, bool]:
+def judge(job: Job, text: str, *, timed_out: bool) -> tuple[str, bool]:
     """Say what the verifier's output means for this job."""
     found = re.search(r"^pan:1: (.*?)(?: \(at depth|$)", text, re.MULTILINE)
     errors = re.search(r"errors: (\d+)", text)
@@ -127,10 +137,15 @@ def run_job(job: Job, limit_s: float, keep: Path | None) -> Row:
         except RuntimeError as error:
             text = str(error)
         seconds_s = time.monotonic() - begin_s
-        verdict, good = judge(job, text, timed_out)
+        verdict, good = judge(job, text, timed_out=timed_out)
         if keep is not None and (folder / "spool.pml.trail").exists():
             replay = subprocess.run(
-                ["./pan", "-r", "spool.pml.trail"], cwd=folder, capture_output=True, text=True, errors="replace", check=False
+                ["./pan", "-r", "spool.pml.trail"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
             )
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{job.name.replace(' ', '-')}.txt").write_text(replay.stdout + replay.stderr)
@@ -157,7 +172,10 @@ def render(rows: list[Row]) -> str:
         for row in rows
     ]
     widths = [max(len(line[column]) for line in (heads, *cells)) for column in range(len(heads))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in (heads, *cells)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in (heads, *cells)
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
 
@@ -192,14 +210,16 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     missing = [tool for tool in ("spin", "gcc") if shutil.which(tool) is None]
     if missing:
-        print(f"model: {' and '.join(missing)} not found on PATH; install with: apt-get install spin gcc", file=sys.stderr)
+        print(f"model: not on PATH: {', '.join(missing)}; run: apt-get install spin gcc libc6-dev", file=sys.stderr)
         return 2
     size = "large" if options.large else "small"
     jobs = load_jobs(size, mutations=size == "small")
     if options.only:
         jobs = [job for job in jobs if options.only in job.name]
     if not jobs:
-        print(f"model: no search has '{options.only}' in its name; list them with: python model/check.py --json", file=sys.stderr)
+        print(
+            f"model: no search of this size is named *{options.only}*; see model/configurations.json", file=sys.stderr
+        )
         return 2
     limit_s = options.limit_s or (900.0 if size == "large" else 90.0)
     with ThreadPoolExecutor(max_workers=max(1, min(options.jobs, os.cpu_count() or 1))) as pool:

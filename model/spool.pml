@@ -10,7 +10,8 @@
  *   CHECK check and repair · LOST replies of renames get lost · PUBLISH · RETRY · CANCEL · AFTER · FOLD · BOOKS started records
  * Bounds: NT tasks, NW workers, NR reapers, NA attempts, NCRASH deaths of workers, NPOWER journals cut, NRC deaths of
  *   reapers, NFAIL failed runs, NSPLIT splits, NGIVE claims given back, NSUSP suspicions, NLOST lost replies.
- * MUT_* switches break one step each; check.py knows which property each of them must break.
+ * MUT_* switches break one step each; check.py knows which property each of them must break.  SPARE_* switches leave out a
+ * step that another step backs up: the searches stay clean.
  */
 #ifndef NT
 #define NT 2
@@ -116,7 +117,6 @@ c_decl {
 enum { cNT = NT, cNA = NA, cNM = NM, cNJ = NJ, cNL = NL, cNW = NW, cGENS = GENS, cNAMES = NAMES };
 static int low(int x) { return x ? __builtin_ctz(x) + 1 : 0; }
 static int high(int x) { return x ? 32 - __builtin_clz(x) : 0; }
-static int mid(int x) { x &= x - 1; return low(x); }
 static int hull(int m) { int l = m & -m, h = 1 << (high(m) - 1); return m ? (h | (h - 1)) & ~(l - 1) : 0; }
 static int all_of(int *p) { int i, u = 0; for (i = 0; i < cNJ; i++) u |= p[i]; return u; }
 /* every receipt bit of the tasks in mask m */
@@ -201,7 +201,7 @@ c_decl {
 #endif
 /* tasks of mask m that a name of generation g need not run: a receipt of g stands in u, or a newer generation exists */
 static int fin(int u, int m, int g, unsigned char *gv) { int t, e = ended_in(u, g) & m;
-#ifndef MUT_OLDGEN
+#ifndef SPARE_OLDGEN
   if (gv) for (t = 0; t < cNT; t++) if (gv[t] > g) e |= m & 1 << t;
 #endif
   return e; }
@@ -251,6 +251,7 @@ static int canmask(unsigned char *can, int g) { int t, e = 0;
 \#define CANMASK(g) canmask(now.can, g)
 \#define CAN_TODO (CANMASK(GEN(Pworker->my)) & Pworker->todo)
 \#define CAN_T (CANMASK(GEN(Pworker->my)) >> Pworker->t & 1)
+/* the names of small batches */
 static int small(void) { int n, s = 0; for (n = 1; n <= cNAMES; n++) if (cGRP(n) == 0) s |= cBIT(n); return s; }
 /* highest attempt of task t in names and records */
 static int highest(int t, unsigned char *gv, int wt, int hd, int *cl, int *dr, int *fe, int recs) {
@@ -284,11 +285,10 @@ static int uncovered(int e, unsigned char *gv, int gone, int wt, int hd, int *cl
   if :: c_code { P->var = low(set); } \
      :: c_expr { ((set) & ((set) - 1)) } -> c_code { P->var = high(set); } fi
 
-#define END goto fin
 #define LIVEW (st[w] == LIVE)
 
 proctype worker(byte w) {
-  byte my, todo, t, n, dn, kp, at;
+  byte my, todo, t, n, dn, kp, at; /* my claim, its tasks to do, the task, a name, the draft, the part kept, the attempt */
   {
   skip;
 idle:
@@ -376,11 +376,7 @@ next:
   :: d_step { todo == MASK(my) && gives < NGIVE -> gives++; n = (cl[w] & BIT(my) -> my : 0);
        if
        :: n -> cl[w] = cl[w] & ~BIT(n);
-#ifdef MUT_GIVEBUMP
-          wt = wt | BIT(NAME(GRP(n), ATT(n), 1))
-#else
           wt = wt | BIT(n)
-#endif
        :: else -> skip
        fi; printf("W%d gives back %d\n", w, my) }
      goto idle
@@ -546,10 +542,14 @@ fin:
   } unless { d_step { !alive[w] -> my = 0; todo = 0; t = 0; n = 0; dn = 0; kp = 0; at = 0 } }
 }
 
-#define PRESENT(r) ((lm & cl[tg]) != 0)
+/* a name that stood in the directory from the start of the listing to its end: no listing misses it */
+#define PRESENT ((lm & cl[tg]) != 0)
+#ifndef NLIST
+#define NLIST 1
+#endif
 
 proctype reaper(byte r) {
-  byte tg, n, v, f; int lm;
+  byte tg, n, v, f; int lm; /* the life, a name, void or the new name, the state met, the listing at its start */
   {
   skip;
 idle:
@@ -599,18 +599,18 @@ two:
 #ifdef STALE
   atomic { lm = cl[tg]; f = 0 }
   do
-  :: atomic { PRESENT(r) -> PICK(Preaper, n, now.cl[Preaper->tg] & Preaper->lm) }
+  :: atomic { PRESENT -> PICK(Preaper, n, now.cl[Preaper->tg] & Preaper->lm) }
      d_step { if :: (cl[tg] & BIT(n)) != 0 -> cl[tg] = cl[tg] & ~BIT(n); fe[tg] = fe[tg] | BIT(n) :: else -> skip fi; n = 0 }
      d_step { lm = cl[tg]; f = 0 }
   /* the listing shows nothing that stood in it from start to end */
-  :: d_step { !PRESENT(r) && f + 1 < NLIST -> f++; lm = cl[tg] }
-  :: d_step { !PRESENT(r) && f + 1 >= NLIST -> lm = 0; f = 0 } break
+  :: d_step { !PRESENT && f + 1 < NLIST -> f++; lm = cl[tg] }
+  :: d_step { !PRESENT && f + 1 >= NLIST -> lm = 0; f = 0 } break
   od;
 #else
   do
   :: atomic { cl[tg] != 0 -> PICK(Preaper, n, now.cl[Preaper->tg]) }
      d_step { if :: (cl[tg] & BIT(n)) != 0 -> cl[tg] = cl[tg] & ~BIT(n); fe[tg] = fe[tg] | BIT(n); printf("R%d fences %d\n", r, n) :: else -> skip fi; n = 0 }
-#ifdef MUT_ONELIST
+#ifdef SPARE_ONELIST
      break
 #endif
   :: cl[tg] == 0 -> break
@@ -654,11 +654,7 @@ three:
           if
           :: v -> skip
           :: else ->
-#ifdef MUT_DRAFTSWAIT
-             wt = wt | BIT(n)
-#else
              fe[tg] = fe[tg] | BIT(n)
-#endif
           fi
        :: else -> skip
        fi; n = 0; v = 0 }
@@ -671,10 +667,6 @@ five:
      d_step {
        c_code {
          int n = Preaper->n, m = cMASK(n), u = now.jo[Preaper->tg], e;
-#ifdef MUT_NOREREAD
-         /* the journal as it was durable when the worker died: an old copy */
-         u = now.jd[Preaper->tg];
-#endif
 #ifdef MUT_NOREAD
          u = 0;
 #endif
@@ -683,9 +675,7 @@ five:
          now.jo[cNL + Preaper->r] |= u & recs(m);
 #endif
 #ifdef BOOKS
-#ifndef MUT_NOLOST
          now.js[cNL + Preaper->r] |= now.js[Preaper->tg] & recs(m);
-#endif
 #endif
 #ifdef FOLD
 #ifndef MUT_FOLDREPUB
@@ -733,7 +723,6 @@ five:
   } unless { d_step { !ral[r] -> tg = 0; n = 0; v = 0; f = 0; lm = 0 } }
 }
 
-#define CUT(j) jo[j] = jd[j]
 #ifdef BOOKS
 #define CUTS(j) jo[j] = jd[j]; js[j] = jsd[j]
 #define TAIL(j) (jo[j] != jd[j] || js[j] != jsd[j])

@@ -156,7 +156,7 @@ def read_attempts(spool: Path, tasks: Sequence[Mapping[str, Any]]) -> list[dict[
         shown = [task]
         if task["attempts"] > 1:
             shown = json.loads(fleetcraft("task", "show", "--spool", spool, task["name"], "--json"))["attempts"]
-        attempts += [{**attempt, "name": task["name"]} for attempt in shown if attempt["ended_utc"] is not None]
+        attempts += [{**attempt, "name": task["name"]} for attempt in shown if attempt["outcome"] is not None]
     return attempts
 
 
@@ -169,14 +169,14 @@ def timeline_of(attempts: Sequence[Mapping[str, Any]]) -> list[TimelineEntry]:
         key = (attempt["worker"], attempt["slot"], attempt["started_utc"])
         begin = cursors.get(key, attempt["started_utc"])
         end = attempt["ended_utc"] if attempt["wall_s"] is None else begin + attempt["wall_s"]
-        cursors[key] = end
+        cursors[key] = end or begin
         entries.append(
             TimelineEntry(
                 task=attempt["name"],
                 slot=" ".join(map(name_gpu, attempt["gpus"])) or f"slot {attempt['slot']}",
                 worker=attempt["worker"],
                 start_utc=stamp_of(begin),
-                end_utc=stamp_of(end),
+                end_utc=None if end is None else stamp_of(end),
                 outcome=attempt["outcome"],
                 kind=kind_of(attempt["name"]),
             )
@@ -225,6 +225,9 @@ def write_report(path: Path, plan: Plan, spool: Path, tasks: Sequence[Mapping[st
         made_utc=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     )
     write_text(path, build_report(study))
+    # What killed attempts had half written; every task has ended, so nobody writes here any more.
+    for part in plan.folder.rglob(".*.part"):
+        part.unlink(missing_ok=True)
     return summary
 
 

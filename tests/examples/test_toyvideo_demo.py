@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from toyvideo.metrics import METRICS
+from toyvideo.timeline import timeline_svg
 
 SOURCE = Path(__file__).parents[2] / "examples" / "video" / "run_demo.py"
 
@@ -141,6 +142,13 @@ def test_calls_that_were_given_together_follow_one_another(demo):
     assert spans == [("40.000", "40.500"), ("40.500", "42.000"), ("42.000", "43.000"), ("40.000", "43.000")]
 
 
+def test_a_lost_attempt_is_shown_without_a_made_up_end(demo):
+    entries = demo.timeline_of([attempt(outcome="lost", ended_utc=None)])
+
+    assert (entries[0]["outcome"], entries[0]["end_utc"]) == ("lost", None)
+    assert "lost, its end is not known" in timeline_svg(entries)
+
+
 def test_a_checkpoint_load_is_counted_once_for_each_resident(demo):
     def value(pid):
         return {"resident": {"pid": pid}}
@@ -155,8 +163,8 @@ def test_earlier_attempts_are_asked_for_only_where_there_were_several(demo, monk
 
     def fleetcraft(*arguments):
         asked.append(arguments[4])
-        lost = attempt(outcome="lost", ended_utc=1001.0)
-        return json.dumps({"attempts": [lost, attempt(ended_utc=None), attempt()]})
+        running = attempt(outcome=None, ended_utc=None)
+        return json.dumps({"attempts": [attempt(outcome="lost", ended_utc=None), attempt(), running]})
 
     monkeypatch.setattr(demo, "fleetcraft", fleetcraft)
     tasks = [{**attempt(name="a"), "attempts": 1}, {**attempt(name="b"), "attempts": 3}]

@@ -231,7 +231,7 @@ class Stage:
                 assert state != "live", f"{batch}.{index} runs on {life} and on {other}, both live"
         if self.strict:
             verdict = self.books.durable.verdict(batch, index)
-            assert verdict.gen > gen or verdict.state is None, f"{batch}.{index} runs after it ended durably"
+            assert (verdict.gen, verdict.state) == (gen, None), f"{batch}.{index} runs in generation {gen}; {verdict}"
         self.running[life] = (batch, index)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,9 +17,11 @@ from tests.support.enqueuing import cover, make_spool, names, options, stream, t
 
 T = TypeVar("T")
 
-SMALL = [{"name": f"s{place}", "command": ["true"]} for place in range(3)]
+Described = list[dict[str, Any]]
+
+SMALL: Described = [{"name": f"s{place}", "command": ["true"]} for place in range(3)]
 # Two resource shapes and one task that waits: three batches. The first is large enough to have an index.
-MIXED = [
+MIXED: Described = [
     *({"name": f"m{place}", "command": ["true"]} for place in range(70)),
     {"name": "gpu", "command": ["true"], "gpus": 1},
     {"name": "late", "command": ["true"], "after": ["m1", "gpu"]},
@@ -43,13 +45,13 @@ class Interrupting(WrappedFiles):
         return do()
 
 
-def _count_operations(folder: Path, described: list[dict[str, object]]) -> int:
+def _count_operations(folder: Path, described: Described) -> int:
     files = CrashingFiles()
     stream(make_spool(folder, files), described)
     return files.count
 
 
-def _check_once(root: Path, described: list[dict[str, object]]) -> None:
+def _check_once(root: Path, described: Described) -> None:
     fresh = Spool.open(str(root / "spool"))
     assert sorted(names(fresh)) == sorted(str(task["name"]) for task in described)
     assert set(cover(fresh).values()) == {1}
@@ -73,7 +75,8 @@ def test_a_publisher_that_meets_another_at_any_step_adds_nothing_twice(tmp_path,
 
 
 def test_with_other_content_one_of_two_is_refused_at_every_step(tmp_path):
-    one, other = [{"name": "n", "command": ["one"]}], [{"name": "n", "command": ["other"]}]
+    one: Described = [{"name": "n", "command": ["one"]}]
+    other: Described = [{"name": "n", "command": ["other"]}]
     steps = _count_operations(tmp_path / "count", one)
     for at in range(steps):
         folder = tmp_path / str(at)

@@ -26,15 +26,20 @@ from tests.property.spool_play import CRASH_LIMIT, MUTATIONS, RETRIES, Script, S
 
 @dataclass(frozen=True)
 class Scene:
-    """One play: who is on stage, in which order they go, and what befalls them."""
+    """One play: who is on stage, in which order they go, and what befalls them.
+
+    Blows are placed by an actor's changes of the spool (renames, links, creates, unlinks), for that is where they hurt.
+    """
 
     tasks: int
     workers: int
     segments: list[tuple[int, int]]
-    kills: list[tuple[int, int]] = field(default_factory=list)  # (actor, before its step)
-    lost: list[tuple[int, int]] = field(default_factory=list)  # (actor, the reply of its mutation)
+    kills: list[tuple[int, int]] = field(default_factory=list)  # (actor, before this change)
+    deaths: list[tuple[int, int]] = field(default_factory=list)  # (actor, before this operation of any kind)
+    lost: list[tuple[int, int]] = field(default_factory=list)  # (actor, the reply to this change)
+    storms: list[tuple[int, int, int]] = field(default_factory=list)  # (actor, from this change on, operations)
+    pause: tuple[int, int, int] | None = None  # (worker, before this change, steps of the others)
     power: bool = False
-    suspect: tuple[int, int] | None = None  # (worker, from this step of the play on)
     scripts: list[list[int]] = field(default_factory=list)
     fails: set[tuple[int, int]] = field(default_factory=set)
     with_person: bool = False
@@ -42,20 +47,27 @@ class Scene:
     many_hosts: bool = False
 
 
+_CHANGES = st.integers(0, 10) | st.integers(0, 30)
+
+
 @st.composite
-def scenes(draw, *, suspicion=False, person=False):
+def scenes(draw, *, pauses=False, person=False):
     workers = draw(st.integers(1, 3))
-    actors = st.integers(0, workers + 2)
+    actors = st.integers(0, workers + 3)
+    steps = st.integers(1, 5) | st.integers(1, 80)
+    failing = st.tuples(st.integers(0, 3), st.just(1)) | st.tuples(st.integers(0, 3), st.integers(1, 4))
     return Scene(
-        tasks=draw(st.integers(1, 4)),
+        tasks=draw(st.sampled_from([3, 2, 1, 4])),
         workers=workers,
-        segments=draw(st.lists(st.tuples(actors, st.integers(1, 80)), max_size=14)),
-        kills=draw(st.lists(st.tuples(actors, st.integers(0, 160)), max_size=3)),
-        lost=draw(st.lists(st.tuples(actors, st.integers(0, 30)), max_size=2)),
+        segments=draw(st.lists(st.tuples(actors, steps), max_size=30)),
+        kills=draw(st.lists(st.tuples(actors, _CHANGES), max_size=3)),
+        deaths=draw(st.lists(st.tuples(actors, st.integers(0, 160)), max_size=2)),
+        lost=draw(st.lists(st.tuples(actors, _CHANGES), max_size=2)),
+        storms=draw(st.lists(st.tuples(actors, _CHANGES, st.integers(1, 6)), max_size=1)),
+        pause=draw(st.tuples(st.integers(0, workers - 1), _CHANGES, st.integers(20, 300))) if pauses else None,
         power=draw(st.booleans()),
-        suspect=draw(st.tuples(st.integers(0, workers - 1), st.integers(20, 400))) if suspicion else None,
-        scripts=draw(st.lists(st.lists(st.integers(0, 7), max_size=12), min_size=workers, max_size=workers)),
-        fails=draw(st.sets(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=5)),
+        scripts=draw(st.lists(st.lists(st.integers(0, 7), max_size=16), min_size=workers, max_size=workers)),
+        fails=draw(st.sets(failing, max_size=6)),
         with_person=person,
         with_publisher=draw(st.booleans()),
         many_hosts=draw(st.booleans()),
@@ -63,7 +75,7 @@ def scenes(draw, *, suspicion=False, person=False):
 
 
 def run(root, scene):
-    stage = Stage(str(root), fails=scene.fails, many_hosts=scene.many_hosts, strict=scene.suspect is None)
+    stage = Stage(str(root), fails=scene.fails, many_hosts=scene.many_hosts, strict=scene.pause is None)
     with stage.patched():
         try:
             _first_acts(stage, scene)
@@ -78,37 +90,75 @@ def _first_acts(stage, scene):
     stage.enter("first", publisher(stage, [f"t{number}" for number in range(scene.tasks)]))
     while not stage.play.actors["first"].ended:
         stage.play.step("first")
-    names = [f"w{number}" for number in range(scene.workers)]
-    for number, name in enumerate(names):
-        stage.enter(name, Worker(stage, name, Script(scene.scripts[number])))
-    stage.enter("reaper", reap(stage, "reaper"))
+    for number in range(scene.workers):
+        stage.enter(f"w{number}", Worker(stage, f"w{number}", Script(scene.scripts[number])))
+    for name in ("r0", "r1"):
+        stage.enter(name, reap(stage, name))
     if scene.with_publisher:
         stage.enter("publisher", publisher(stage, ["t0", "u0", "u1"]))
     if scene.with_person:
         stage.enter("person", person(stage, "person"))
-    actors = list(stage.play.actors)[1:]
-    kills = {(actors[number % len(actors)], step) for number, step in scene.kills}
-    lost = {(actors[number % len(actors)], place) for number, place in scene.lost}
-    plan, mutations = Plan(scene.segments), dict.fromkeys(actors, 0)
+    stage.play.run(Fate(stage, scene, list(stage.play.actors)[1:]), limit=20_000)
 
-    def choose(waiting):
-        if scene.suspect and len(stage.play.log) >= scene.suspect[1]:
-            stage.suspected.add(names[scene.suspect[0]])
-        steps = {name: stage.play.actors[name].steps for name in waiting}
-        name, act = plan(waiting, steps)
-        if (name, steps[name]) in kills:
-            act = Act.KILL
-        elif waiting[name].kind in MUTATIONS:
-            if (name, mutations[name]) in lost:
-                act = Act.LOSE
-            mutations[name] += 1
-        if act is Act.KILL and scene.power:
-            for life, owner in stage.owners.items():
+
+class Fate:
+    """Chooses who goes next, and lets the blows of the scene fall."""
+
+    def __init__(self, stage, scene, actors):
+        self.stage, self.scene = stage, scene
+        self.plan = Plan(scene.segments)
+        self.changes = dict.fromkeys(actors, 0)
+        self.storm_left = dict.fromkeys(actors, 0)
+        self.wakes_at = None
+        count = len(actors)
+        self.kills = {(actors[number % count], place) for number, place in scene.kills}
+        self.deaths = {(actors[number % count], place) for number, place in scene.deaths}
+        self.lost = {(actors[number % count], place) for number, place in scene.lost}
+        self.storms = {(actors[number % count], place): length for number, place, length in scene.storms}
+
+    def __call__(self, waiting):
+        waiting = self._without_the_paused(waiting)
+        steps = {name: self.stage.play.actors[name].steps for name in waiting}
+        name, _ = self.plan(waiting, steps)
+        act = self._blow(name, waiting[name].kind, steps[name])
+        if act is Act.KILL and self.scene.power:
+            for life, owner in self.stage.owners.items():
                 if owner == name:
-                    stage.books.cut_power(os.path.join(stage.root, "workers", life, "journal.jsonl"))
+                    self.stage.books.cut_power(os.path.join(self.stage.root, "workers", life, "journal.jsonl"))
         return name, act
 
-    stage.play.run(choose, limit=20_000)
+    def _without_the_paused(self, waiting):
+        """The worker that pauses is taken for dead meanwhile, and stays so."""
+        if self.scene.pause is None:
+            return waiting
+        number, place, length = self.scene.pause
+        name, now = f"w{number}", len(self.stage.play.log)
+        if name not in waiting or waiting[name].kind not in MUTATIONS and self.wakes_at is None:
+            return waiting
+        if self.wakes_at is None and self.changes[name] == place:
+            self.wakes_at = now + length
+            self.stage.suspected.add(name)
+        if self.wakes_at is None or now >= self.wakes_at or len(waiting) == 1:
+            return waiting
+        return {other: operation for other, operation in waiting.items() if other != name}
+
+    def _blow(self, name, kind, step):
+        if (name, step) in self.deaths:
+            return Act.KILL
+        act = Act.GRANT
+        if kind in MUTATIONS:
+            place = (name, self.changes[name])
+            if place in self.kills:
+                return Act.KILL
+            if place in self.storms:
+                self.storm_left[name] = self.storms[place]
+            if place in self.lost:
+                act = Act.LOSE
+            self.changes[name] += 1
+        if self.storm_left[name]:
+            self.storm_left[name] -= 1
+            act = Act.LOSE if kind in MUTATIONS or kind == "write" else Act.FAIL
+        return act
 
 
 def _last_act(stage):
@@ -138,6 +188,8 @@ def _judge(stage):
         if record is not None and record["t"] == "started"
     ]
     assert len(started) == len(set(started)), "an attempt ran twice"
+    if stage.strict:
+        assert reader.fold.open == {}, "an attempt has no end"
     report = check(None, spool, pause=stage.clock.advance)
     assert report.problems == []
 
@@ -172,7 +224,7 @@ def test_crashes_power_cuts_and_lost_replies(tmp_path_factory, scene):
 
 
 @_FEW
-@given(scene=scenes(suspicion=True))
+@given(scene=scenes(pauses=True))
 def test_a_paused_worker_that_wakes(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)
 
@@ -187,6 +239,6 @@ def test_a_person_retries_meanwhile(tmp_path_factory, scene):
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @_MANY
-@given(scene=scenes() | scenes(suspicion=True) | scenes(person=True))
+@given(scene=scenes() | scenes(pauses=True) | scenes(person=True))
 def test_many_plays(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)

@@ -33,6 +33,29 @@ def ward(tmp_path):
     assert found.close() == []
 
 
+@pytest.fixture(params=("as this kernel tells", "by its list of children", "by walking through /proc"))
+def any_ward(request, ward, monkeypatch):
+    """The three ways to know what came home to us, of which a kernel offers one or two."""
+    kin = ward.supervisor._kin
+    if "list" in request.param:
+        real, kin._list = os.pread, kin._list or os.dup(ward.output)
+        monkeypatch.setattr(
+            os, "pread", lambda fd, size, at: _list_of_children(at) if fd == kin._list else real(fd, size, at)
+        )
+    if "walking" in request.param:
+        kin._list = None
+        monkeypatch.setattr(kin, "_recent", lambda ended, now_s: None)
+    return ward
+
+
+def _list_of_children(offset: int) -> bytes:
+    return b"".join(b"%d " % pid for pid in _children())[offset:]
+
+
+def _children() -> list[int]:
+    return [pid for pid in host.all_pids() if (seen := host.process(pid)) and seen.parent == os.getpid()]
+
+
 def marked(child) -> list[int]:
     return [seen.pid for seen in host.processes_marked(host.MARK_VARIABLE, child.mark)]
 
@@ -46,35 +69,35 @@ def tell(name: str) -> str:
     return f"open('{name}.part', 'w').write(f'{{os.getpid()}}\\n'); os.rename('{name}.part', '{name}')"
 
 
-def test_a_shell_that_leaves_a_process_behind(ward):
-    child = ward.shell("sleep 300 & echo $! > left.part; mv left.part left; exit 0")
-    left = ward.pid_in("left")
-    ended = ward.wait(child)
+def test_a_shell_that_leaves_a_process_behind(any_ward):
+    child = any_ward.shell("sleep 300 & echo $! > left.part; mv left.part left; exit 0")
+    left = any_ward.pid_in("left")
+    ended = any_ward.wait(child)
     assert (ended.exit_code, ended.left_background, ended.stop_reason) == (0, (left,), None)
     assert is_gone(left)
 
 
 @pytest.mark.needs_command("setsid")
-def test_a_daemon_in_its_own_session_is_found_and_ended(ward):
-    child = ward.shell(f"setsid sh -c '{DAEMON.format('left')}' & while ! test -e left; do :; done")
-    left = ward.pid_in("left")
-    ended = ward.wait(child)
+def test_a_daemon_in_its_own_session_is_found_and_ended(any_ward):
+    child = any_ward.shell(f"setsid sh -c '{DAEMON.format('left')}' & while ! test -e left; do :; done")
+    left = any_ward.pid_in("left")
+    ended = any_ward.wait(child)
     assert (ended.exit_code, ended.left_background) == (0, (left,))
     assert is_gone(left)
 
 
 @pytest.mark.needs_command("setsid")
-def test_a_daemon_that_also_threw_its_environment_away(ward):
-    child = ward.shell(f"setsid env -i sh -c '{DAEMON.format('left')}' & while ! test -e left; do :; done")
-    left = ward.pid_in("left")
-    ended = ward.wait(child)
+def test_a_daemon_that_also_threw_its_environment_away(any_ward):
+    child = any_ward.shell(f"setsid env -i sh -c '{DAEMON.format('left')}' & while ! test -e left; do :; done")
+    left = any_ward.pid_in("left")
+    ended = any_ward.wait(child)
     assert left in ended.left_background
     assert is_gone(left)
 
 
-def test_a_killed_leader_with_three_children_that_ignore_term_and_share_a_pipe(ward):
+def test_a_killed_leader_with_three_children_that_ignore_term_and_share_a_pipe(any_ward):
     # Like data loaders: each holds both ends, so that no broken pipe ever ends them.
-    child = ward.start(
+    child = any_ward.start(
         *python(
             DEAF
             + """
@@ -87,10 +110,10 @@ time.sleep(300)
 """
         )
     )
-    ward.said("ready")
+    any_ward.said("ready")
     until(lambda: len(marked(child)) == 4, "four processes")
     os.kill(child.pid, signal.SIGKILL)
-    ended = ward.wait(child)
+    ended = any_ward.wait(child)
     assert ended.signal == signal.SIGKILL
     assert len(ended.left_background) == 3
     assert marked(child) == []
@@ -173,20 +196,20 @@ def test_one_end_of_a_group_ends_the_others_that_wait_for_it_for_ever(ward):
 
 
 @pytest.mark.needs_command("setsid")
-def test_the_daemon_of_one_attempt_lives_on_while_another_is_swept(ward):
+def test_the_daemon_of_one_attempt_lives_on_while_another_is_swept(any_ward):
     line = "setsid sh -c '{0}' & while ! test -e {1}; do :; done; {2}"
-    lasting = ward.shell(line.format(DAEMON.format("mine"), "mine", "while ! test -e enough; do sleep 0.02; done"))
-    mine = ward.pid_in("mine")
-    leaving = ward.shell(line.format(DAEMON.format("other"), "other", "exit 0"))
-    ended = ward.wait(leaving)
+    lasting = any_ward.shell(line.format(DAEMON.format("mine"), "mine", "while ! test -e enough; do sleep 0.02; done"))
+    mine = any_ward.pid_in("mine")
+    leaving = any_ward.shell(line.format(DAEMON.format("other"), "other", "exit 0"))
+    ended = any_ward.wait(leaving)
     assert len(ended.left_background) == 1
     assert mine not in ended.left_background
     assert not is_gone(mine)
     for _ in range(20):
-        ward.wait(ward.start("true"))
+        any_ward.wait(any_ward.start("true"))
     assert not is_gone(mine)
-    (ward.folder / "enough").touch()
-    assert ward.wait(lasting).left_background == (mine,)
+    (any_ward.folder / "enough").touch()
+    assert any_ward.wait(lasting).left_background == (mine,)
     assert is_gone(mine)
 
 
@@ -200,12 +223,12 @@ time.sleep(300)
 """
 
 
-def test_processes_that_start_others_faster_than_they_are_ended(ward):
-    child = ward.start(*python(CHAIN))
-    ended = ward.wait(child)
+def test_processes_that_start_others_faster_than_they_are_ended(any_ward):
+    child = any_ward.start(*python(CHAIN))
+    ended = any_ward.wait(child)
     assert ended.exit_code == 0
     assert ended.left_background
-    until(lambda: ward.turn() or marked(child) == [], "the chain is gone", within_s=10)
+    until(lambda: any_ward.turn() or marked(child) == [], "the chain is gone", within_s=10)
 
 
 def test_output_of_100_mb_flows_at_full_speed_and_none_of_it_through_us(ward):
@@ -235,17 +258,13 @@ def test_a_stop_in_a_burst_of_starts_meets_every_process(ward):
     assert time.monotonic() - started < 4
 
 
-def test_zombies_that_come_home_are_collected_without_a_word(ward):
-    child = ward.start(
+def test_zombies_that_come_home_are_collected_without_a_word(any_ward):
+    child = any_ward.start(
         *python("import os, time\nfor _ in range(20):\n if os.fork() == 0: os._exit(0)\ntime.sleep(0.05)")
     )
-    ended = ward.wait(child)
+    ended = any_ward.wait(child)
     assert ended.left_background == ()
-    until(lambda: ward.turn() or not _children(), "no zombie is left")
-
-
-def _children() -> list[int]:
-    return [pid for pid in host.all_pids() if (seen := host.process(pid)) and seen.parent == os.getpid()]
+    until(lambda: any_ward.turn() or not _children(), "no zombie is left")
 
 
 def test_closing_ends_everything_and_names_nothing(tmp_path):

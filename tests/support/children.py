@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import time
@@ -13,7 +14,15 @@ from fleetcraft.core.clock import SystemClock
 from fleetcraft.spool import host
 from fleetcraft.workers.child import Child, Ended, Graces, Launch, Supervisor
 
-LIFE = "life-of-a-test"
+# Marks are unique for ever: tests that run beside this one end processes by theirs.
+LIFE = f"life-of-a-test-{os.getpid()}"
+_NUMBERS = itertools.count(1)
+
+
+def new_mark() -> str:
+    return f"{LIFE}.{next(_NUMBERS)}"
+
+
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
 
 
@@ -41,13 +50,11 @@ class Ward:
         options.setdefault("graces", Graces(settle_s=0.05, sweep_s=0.3, declare_s=5.0))
         self.supervisor = Supervisor(SystemClock(), LIFE, **options)
         self.closed = False
-        self.count = 0
         self.ended: dict[str, Ended] = {}
 
     def start(self, *argv: str, **options: Any) -> Child:
-        self.count += 1
         usual: dict[str, Any] = {"cwd": str(self.folder), "env": PATH, "output": self.output}
-        usual["mark"] = f"{LIFE}.{self.count}"
+        usual["mark"] = new_mark()
         return self.supervisor.spawn(Launch(argv=list(argv), **usual | options))
 
     def shell(self, line: str, **options: Any) -> Child:

@@ -72,9 +72,9 @@ class Process:
 class Lab:
     """One spool in a folder of its own; use it as a context."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.root = folder / "spool"
+    def __init__(self, folder: Path, root: Path | None = None) -> None:
+        self.folder = folder  # where tasks run, and where what the processes say is kept
+        self.root = root or folder / "spool"
         self.spool = Spool.open(str(self.root), create=True)
         self.processes: list[Process] = []
 

@@ -33,8 +33,8 @@ class StormPlan:
     publishers: int = 2
     reapers: int = 2
     kill_every_s: float = 0.25  # mean; the moments are random
-    most_kills: int | None = None  # no more than so many, None: as long as there is work
-    least_kills: int = 0  # the work is stretched by waiting for these
+    # So many and no more: on a machine that has no time, a life would else be shorter than its start.
+    kills: int = 80
     deadline_s: float = 100.0
 
 
@@ -48,6 +48,7 @@ class Storm:
     _running: dict[str, Process] = field(default_factory=dict)
     _to_publish: dict[str, list[str]] = field(default_factory=dict)
     _reader: SpoolFold | None = None
+    _batches: int = 0
 
     def run(self) -> None:
         """Publish, work and kill until everything ended; then let one worker clear up."""
@@ -78,19 +79,23 @@ class Storm:
 
     def _prepare(self) -> None:
         argv = counter_command(self.lab.folder)
+        made: dict[str, list[str]] = {}
         for kind, count, path in (
             ("command", self.plan.commands, self.commands_file), ("call", self.plan.calls, self.calls_file),
         ):  # fmt: skip
             for number, first in enumerate(range(0, count, self.plan.per_batch)):
                 size = min(self.plan.per_batch, count - first)
                 name = f"{kind}{number}"
-                self._to_publish[name] = [
+                made[name] = [
                     sys.executable, "-m", "tests.support.publisher_program", str(self.lab.root), name, str(size), kind,
                     str(path), *(argv if kind == "command" else []),
                 ]  # fmt: skip
+        self._batches = len(made)
+        # Commands and calls by turns.
+        self._to_publish = {name: made[name] for name in sorted(made, key=lambda name: int(name.lstrip("comandl")))}
 
     def _is_over(self) -> bool:
-        if self._to_publish or self.kills.total() < self.plan.least_kills:
+        if self._to_publish or self.kills.total() < self.plan.kills:
             return False
         if self.lab.tokens():
             return False
@@ -115,13 +120,16 @@ class Storm:
             if f"reaper {number}" not in self._running:
                 argv = [sys.executable, "-m", "tests.support.reaper_program", str(self.lab.root), "5"]
                 self._running[f"reaper {number}"] = self.lab.start(argv)
-        waiting = [name for name in self._to_publish if name not in self._running]
+        # Work comes with the kills, so that there is some until the last of them.
+        share = 1.0 if not self.plan.kills else (self.kills.total() + 1) / self.plan.kills
+        still = self._batches - int(share * self._batches)
+        waiting = [name for name in list(self._to_publish)[: max(0, len(self._to_publish) - still)] if name not in self._running]
         busy = len(self._to_publish) - len(waiting)
         for name in dice.sample(waiting, min(len(waiting), max(0, self.plan.publishers - busy))):
             self._running[name] = self.lab.start(self._to_publish[name])
 
     def _strike(self, dice: random.Random) -> None:
-        if self.plan.most_kills is not None and self.kills.total() >= self.plan.most_kills:
+        if self.kills.total() >= self.plan.kills:
             return
         name = dice.choice(sorted(self._running))
         process = self._running[name]

@@ -1,4 +1,4 @@
-"""Small spools for the tests of check, folding and compaction, and an oracle of coverage that shares no code with them."""
+"""Small spools for the tests of check, folding and compaction, and an oracle of coverage of their own."""
 
 from __future__ import annotations
 

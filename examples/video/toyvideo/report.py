@@ -105,11 +105,11 @@ def _run_tiles(study: Study) -> list[tuple[str, str]]:
         total = sum(study.states.values())
         tiles.append(("tasks succeeded", f"{study.states.get('succeeded', 0)} of {total}"))
     if study.timeline:
-        slots = {(entry["worker"], entry["slot"]) for entry in study.timeline}
         others = sum(entry["outcome"] != "succeeded" for entry in study.timeline)
-        busy_s = sum(seconds_of(entry["end_utc"]) - seconds_of(entry["start_utc"]) for entry in study.timeline)
+        spans = [(entry["start_utc"], entry["end_utc"]) for entry in study.timeline if entry["end_utc"]]
+        busy_s = sum(seconds_of(end) - seconds_of(begin) for begin, end in spans)
         tiles.append(("attempts that did not succeed", str(others)))
-        tiles.append((f"busy time on {len(slots)} slots", f"{busy_s:.1f} s"))
+        tiles.append(("of slot time used", f"{busy_s:.0f} s"))
     return tiles
 
 

@@ -14,13 +14,13 @@ _LEFT, _WIDTH, _LANE, _BAR, _TOP = 190, 960, 30, 20, 8
 
 
 class TimelineEntry(TypedDict):
-    """One attempt: which task ran where and when, and how it ended."""
+    """One attempt: which task ran where and when, and how it ended; nobody saw a lost one end."""
 
     task: str
     slot: str
     worker: str
     start_utc: str
-    end_utc: str
+    end_utc: str | None
     outcome: str
     kind: str
 
@@ -67,7 +67,7 @@ def timeline_svg(entries: Sequence[TimelineEntry]) -> str:
     """Return the picture, or a sentence when there is nothing to show."""
     if not entries:
         return "<p>No attempt has been recorded yet.</p>"
-    spans = [(seconds_of(entry["start_utc"]), seconds_of(entry["end_utc"])) for entry in entries]
+    spans = [(seconds_of(entry["start_utc"]), seconds_of(entry["end_utc"] or entry["start_utc"])) for entry in entries]
     stretches = find_stretches(spans)
     lanes = sorted({(entry["worker"], entry["slot"]) for entry in entries}, key=lambda lane: _lane_order(lane, entries))
     height = _TOP + len(lanes) * _LANE + 34
@@ -103,7 +103,8 @@ def _bar(entry: TimelineEntry, begin_s: float, end_s: float, stretches: Sequence
     stretch = next(s for s in stretches if s.begin_s <= begin_s <= s.end_s)
     left = stretch.place(begin_s)
     width = max(stretch.place(min(end_s, stretch.end_s)) - left, 1.5)
-    hint = f"{entry['task']}: {entry['outcome']}, {end_s - begin_s:.2f} s"
+    took = f"{end_s - begin_s:.2f} s" if entry["end_utc"] else "its end is not known"
+    hint = f"{entry['task']}: {entry['outcome']}, {took}"
     bad = "" if entry["outcome"] == "succeeded" else " bad"
     kind = "".join(letter for letter in entry["kind"] if letter.isalnum())
     return (

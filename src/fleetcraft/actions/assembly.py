@@ -9,24 +9,43 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Callable, Mapping
-from json.encoder import encode_basestring_ascii
+from dataclasses import dataclass
+from json.encoder import JSONEncoder, encode_basestring_ascii
 from typing import Any
 
 from fleetcraft.actions.edges import Edges
-from fleetcraft.actions.groups import Groups
+from fleetcraft.actions.groups import Group, Groups
 from fleetcraft.actions.naming import Namer
 from fleetcraft.actions.shared import KINDS, EnqueueOptions, share
 from fleetcraft.actions.snapshots import check_script, freeze_all
 from fleetcraft.core.errors import TaskInvalid
-from fleetcraft.core.task import canonical, draft_task, is_plain
+from fleetcraft.core.resources import Request
+from fleetcraft.core.task import Draft, canonical, draft_task, is_plain
 from fleetcraft.spool.spool import Spool
 
 _CALL_KEYS = frozenset({"name", "call", "args"})
+# What differs from task to task in most lists; all other keys are looked at once for each way they are written.
+_OWN_KEYS = ("name", "command", "args", "outputs")
 _MAX_KNOWN = 4096
+# Numbers that JSON does not have; the careful way refuses them.
+_NO_NUMBERS = (b"NaN", b"Infinity")
 # Texts that the kernel gets as bytes.
 _EXEC_KEYS = ("command", "shell", "validate", "notify", "env", "cwd", "python", "outputs")
 # Stands for a text that differs from line to line; no text of a person is likely to hold it, and it needs no escape.
 _HOLE = "fleetcraft-hole-5b1f6a0c"
+
+# Writes like `core.task.canonical`, made once because it writes every line.
+_encode = JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mold:
+    """What checked tasks of one kind have in common: most lines of a list differ only in their own parts."""
+
+    line: Mapping[str, Any]
+    request: Request
+    after: tuple[str, ...]
+    group: Group
 
 
 class Assembly:
@@ -41,6 +60,7 @@ class Assembly:
         self._snapshots = freeze_all(spool, options.snapshot, self.shared.cwd)
         self._namer = Namer(self.shared.header)
         self._programs: set[str] = set()
+        self._molds: dict[str, Mold] = {}
         self._calls: set[str] = set()
         self._decomposed: list[tuple[int, str]] = []
         self._decomposed_count = 0
@@ -61,7 +81,7 @@ class Assembly:
             if task["command"][0] not in self._programs:
                 self._check_program(task, number)
         elif not self._is_plain_call(task, raw):
-            return False
+            return self._take_molded(task, raw, number)
         if self._after_tail:
             raw = raw[:-1] + self._after_tail
         self.plain.add(task["name"], raw, number)
@@ -76,10 +96,27 @@ class Assembly:
             and type(name) is str
             and 0 < len(name) <= 200
             and "\0" not in name
-            # Numbers that JSON does not have; the check of the slow path refuses them.
-            and b"NaN" not in raw
-            and b"Infinity" not in raw
+            and not any(word in raw for word in _NO_NUMBERS)
         )
+
+    def _take_molded(self, task: Mapping[str, Any], raw: bytes, number: int) -> bool:
+        """Take a task that differs only in its own parts from one that was checked before. Raises OSError."""
+        mold = self._molds.get(_mold_key(task))
+        if mold is None or not _is_molded(task, raw):
+            return False
+        if "command" in task and task["command"][0] not in self._programs:
+            self._check_program(task, number)
+        line = {**mold.line, **{key: task[key] for key in _OWN_KEYS if key in task}}
+        name = task.get("name") or self._namer.name(self._namer.content(line, mold.request))
+        line["name"] = name
+        self.edges.note(name, mold.after, number)
+        mold.group.add(name, _encode(line).encode(), number)
+        return True
+
+    def _keep_mold(self, task: object, line: Mapping[str, Any], draft: Draft, group: Group) -> None:
+        if self._fast and isinstance(task, dict) and len(self._molds) < _MAX_KNOWN:
+            rest = {key: value for key, value in line.items() if key not in _OWN_KEYS}
+            self._molds[_mold_key(task)] = Mold(line=rest, request=draft.request, after=draft.after, group=group)
 
     def add(self, task: object, number: int) -> None:
         """Check one description and take it. Raises TaskInvalid, OSError."""
@@ -106,8 +143,11 @@ class Assembly:
             ) from error
         self._note_spelling(name, number)
         self.edges.note(name, draft.after, number)
-        self.groups.group(draft.request, draft.priority, bool(draft.after)).add(name, raw, number)
-        if "call" in line and len(self._calls) < _MAX_KNOWN:
+        group = self.groups.group(draft.request, draft.priority, bool(draft.after))
+        group.add(name, raw, number)
+        self._keep_mold(task, line, draft, group)
+        # Checked together with these resources: a call cannot hold a node.
+        if "call" in line and draft.request == self.shared.request and len(self._calls) < _MAX_KNOWN:
             self._calls.add(line["call"])
 
     def _with_shared(self, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +191,9 @@ class Assembly:
             return
         # A name without a slash is looked up where the task runs; only a path can be looked at here.
         if "/" in command[0]:
-            check_script(os.path.join(str(line.get("cwd", self.shared.cwd)), command[0]), self._place(number), command[0])
+            check_script(
+                os.path.join(str(line.get("cwd", self.shared.cwd)), command[0]), self._place(number), command[0]
+            )
         if len(self._programs) < _MAX_KNOWN and ("cwd" not in line or command[0].startswith("/")):
             self._programs.add(command[0])
 
@@ -184,6 +226,24 @@ class Assembly:
                 "fewer different values are faster"
             )
         return found
+
+
+def _mold_key(task: Mapping[str, Any]) -> str:
+    """Equal for tasks whose shared parts are written alike; `repr` tells 1, 1.0 and true apart."""
+    return repr([(key, value) for key, value in task.items() if key not in _OWN_KEYS])
+
+
+def _is_molded(task: Mapping[str, Any], raw: bytes) -> bool:
+    """Whether the own parts of a task are as plain as can be; the careful way looks at all others."""
+    own = {"name": task.get("name", "unnamed"), "command": task.get("command", ["call"])}
+    if not is_plain(own) or ("command" in task) == ("call" in task):
+        return False
+    outputs = task.get("outputs", [])
+    if type(outputs) is not list or any(type(path) is not str or not path or "\0" in path for path in outputs):
+        return False
+    if "args" in task:
+        return "call" in task and type(task["args"]) is dict and not any(word in raw for word in _NO_NUMBERS)
+    return True
 
 
 def _after_tail(after: tuple[str, ...]) -> bytes:

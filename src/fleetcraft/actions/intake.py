@@ -124,9 +124,7 @@ def _not_utf8(label: str, number: int, encoding: str) -> TaskInvalid:
     hint = "Name a file of lines or JSON lines."
     if encoding.startswith("UTF"):
         hint = f"Convert it: `iconv -f {encoding.partition(' ')[0]} -t UTF-8`."
-    return TaskInvalid(
-        f"{label}:{number}: this looks like {encoding}, and a task list is UTF-8.", hint=hint
-    )
+    return TaskInvalid(f"{label}:{number}: this looks like {encoding}, and a task list is UTF-8.", hint=hint)
 
 
 def _guess(raw: bytes) -> str:

@@ -9,7 +9,8 @@ from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import spool_root
 from fleetcraft.cli.tables import STATE_STYLES
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED
-from fleetcraft.readmodel.doctor import Level, examine
+from fleetcraft.readmodel.doctor import examine
+from fleetcraft.readmodel.finding import Level
 
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:

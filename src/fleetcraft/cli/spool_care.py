@@ -11,9 +11,11 @@ from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import duration, spool_root
 from fleetcraft.cli.tables import table
 from fleetcraft.core.errors import EXIT_DONE, EXIT_GOING
+from fleetcraft.core.quantities import format_duration
 from fleetcraft.spool.spool import Spool
 
 _AGAIN_S = 0.1
+_LONG_S = 5.0
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,11 +120,27 @@ def _compact_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compact(arguments: argparse.Namespace, output: Output) -> int:
-    from fleetcraft.spool.compact import compact
+    from fleetcraft.spool.compact import compact  # one of three verbs in this file
 
-    report = compact(Spool.open(spool_root(arguments)), grace_s=arguments.grace)
-    output.document(COMPACT.schema, report.as_json())
-    return EXIT_DONE
+    spool = Spool.open(spool_root(arguments))
+    if arguments.grace >= _LONG_S and output.stderr.isatty():
+        output.note(f"merged folders stay for {format_duration(arguments.grace)}; Ctrl-C is safe, the next run goes on")
+    report = compact(spool, grace_s=arguments.grace)
+    if output.json:
+        output.document(COMPACT.schema, report.as_json())
+    elif report.busy:
+        output.line("another compaction is under way")
+    else:
+        fold = report.fold
+        if fold.folded:
+            output.line(f"{count(fold.folded, 'small batch', 'small batches')} became {len(fold.into):,}")
+        packed = f"{count(report.packed, 'ended worker')} packed ({count(report.records, 'record')})"
+        output.line(f"{packed}, {count(report.removed, 'folder')} removed")
+        if report.kept:
+            life, why = next(iter(report.kept.items()))
+            about = printable(f"{life}: {why}")
+            output.line(f"{count(len(report.kept), 'ended worker')} left as before, such as {about}")
+    return EXIT_GOING if report.busy else EXIT_DONE
 
 
 CHECK = Command(

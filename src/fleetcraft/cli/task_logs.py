@@ -8,7 +8,7 @@ from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.output import Output
 from fleetcraft.cli.parser import number, spool_root
 from fleetcraft.core.errors import EXIT_DONE, UsageError
-from fleetcraft.readmodel.logs import decoded, task_log
+from fleetcraft.readmodel.logs import decoded, open_log
 from fleetcraft.spool.spool import Spool
 
 
@@ -30,17 +30,23 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
     spool = Spool.open(spool_root(arguments))
     if output.json and arguments.follow:
         raise UsageError("--follow writes output as it comes; with --json, ask again as often as you like.")
-    chunks = task_log(spool, arguments.name, arguments.attempt, follow=arguments.follow)
+    log = open_log(spool, arguments.name, arguments.attempt, follow=arguments.follow)
     if output.json:
-        output.document(LOGS.schema, {"name": arguments.name, "output": "".join(decoded(chunks))})
+        view = log.attempt
+        body = {"name": log.detail.name, "id": str(log.detail.id), "attempt": view.attempt, "worker": view.worker}
+        output.document(LOGS.schema, {**body, "shared": view.log_shared, "output": "".join(decoded(log.chunks))})
         return EXIT_DONE
+    if log.attempt.log_shared:
+        output.note(
+            f"{log.detail.name} is one of several short calls that ran together; this is what all of them wrote"
+        )
     if arguments.bytes:
         output.flush()
-        for chunk in chunks:
+        for chunk in log.chunks:
             output.stdout.buffer.write(chunk)
             output.stdout.buffer.flush()
         return EXIT_DONE
-    for text in decoded(chunks):
+    for text in decoded(log.chunks):
         output.stdout.write(text)
         output.flush()
     return EXIT_DONE

@@ -139,6 +139,17 @@ def encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def native_bytes(text: str) -> bytes:
+    """Bytes for the kernel, the same in every locale; what stood for undecodable bytes becomes those bytes again.
+
+    Never raises: one odd task must not end the worker that meets it.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return encode_text(text)
+
+
 def _check_payload(line: dict[str, Any], where: str) -> None:
     kinds = [kind for kind in ("command", "shell", "call") if kind in line]
     if len(kinds) != 1:

@@ -53,11 +53,15 @@ class WorkerView:
 
 
 def read_workers(reader: SpoolFold, now_utc: float) -> list[WorkerView]:
-    """Every worker life that has a folder; maintenance lives are left out. `reader` must be fresh."""
+    """Every worker life of which more than its records is known; `reader` must be fresh.
+
+    Left out are maintenance lives, and ended lives that were read from the shortcut of all dead ones.
+    """
     return [
         view_life(reading, reader, now_utc)
         for reading in reader.lives.values()
-        if not reading.cached and (reading.identity is None or reading.identity.kind == "worker")
+        if (reading.identity is None and not reading.cached)
+        or (reading.identity is not None and reading.identity.kind == "worker")
     ]
 
 

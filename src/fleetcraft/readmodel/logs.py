@@ -6,12 +6,15 @@ import codecs
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from fleetcraft.core.errors import FleetcraftError, UsageError
-from fleetcraft.core.records import decode_line
 from fleetcraft.core.states import TaskState
 from fleetcraft.readmodel.detail import AttemptView, TaskDetail, detail_of, show_task
-from fleetcraft.spool.life import JOURNAL, LIVE, find_state
+from fleetcraft.readmodel.records import scan
+from fleetcraft.spool.life import LIVE, find_state
+from fleetcraft.spool.logs import log_name, read_log
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import GONE
@@ -46,7 +49,16 @@ def choose_attempt(detail: TaskDetail, attempt: int | None) -> AttemptView:
     return chosen[-1]
 
 
-def task_log(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLog:
+    """The output of one attempt, and which attempt that is."""
+
+    detail: TaskDetail
+    attempt: AttemptView
+    chunks: Iterator[bytes]
+
+
+def open_log(
     spool: Spool,
     name: str,
     attempt: int | None = None,
@@ -54,10 +66,11 @@ def task_log(
     follow: bool = False,
     wait: Callable[[float], None] = time.sleep,
     reader: SpoolFold | None = None,
-) -> Iterator[bytes]:
-    """The bytes that an attempt wrote. With `follow` until it ends; then the attempt's true range is known.
+) -> TaskLog:
+    """Find what an attempt wrote; the bytes are read as they are asked for.
 
-    Raises TaskUnknown, UsageError, LogGone, OSError.
+    With `follow` they come until the attempt ends, and a task that was not started is waited for.
+    Raises TaskUnknown, UsageError, OSError; reading the chunks raises LogGone, OSError.
     """
     reader = reader or SpoolFold(spool)
     detail = show_task(spool, name, reader)
@@ -66,7 +79,13 @@ def task_log(
             wait(FOLLOW_S)
             detail = detail_of(spool, detail.id, reader)
     view = choose_attempt(detail, attempt)
-    return _bytes_of(spool, detail, view, follow=follow, wait=wait, reader=reader)
+    chunks = _bytes_of(spool, detail, view, follow=follow, wait=wait, reader=reader)
+    return TaskLog(detail=detail, attempt=view, chunks=chunks)
+
+
+def task_log(spool: Spool, name: str, attempt: int | None = None, **how: Any) -> Iterator[bytes]:
+    """The bytes that an attempt wrote; `how` as in `open_log`."""
+    return open_log(spool, name, attempt, **how).chunks
 
 
 def _bytes_of(
@@ -81,15 +100,18 @@ def _bytes_of(
     file_no, start, end = _range(spool, detail, view)
     if file_no is None or start == end:
         return
-    path = _log_path(spool, view, file_no)
+    slot = view.facts.get("slot") or 0
     try:
-        descriptor = spool.files.open_read(path)
+        if end is not None or view.state != "running":
+            yield from read_log(spool, view.worker, file_no, slot, start, end)
+            return
+        descriptor = spool.files.open_read(_log_path(spool, view, file_no))
     except OSError as error:
         if error.errno not in GONE:
             raise
         raise LogGone(
-            f"The output of task {detail.name!r}, attempt {view.attempt}, was in {path}, which is gone.",
-            hint="Output is kept until compaction removes the folder of its worker.",
+            f"The output of task {detail.name!r}, attempt {view.attempt}, is gone: {error.filename}.",
+            hint="It was in the folder of its worker, which somebody removed.",
         ) from error
     try:
         position = start
@@ -128,9 +150,7 @@ def _end_now(spool: Spool, detail: TaskDetail, view: AttemptView, reader: SpoolF
 
 
 def _log_path(spool: Spool, view: AttemptView, file_no: int) -> str:
-    slot = view.facts.get("slot") or 0
-    name = f"output-{slot}.log" if not file_no else f"output-{slot}.{file_no}.log"
-    return os.path.join(spool.layout.life(view.worker), name)
+    return os.path.join(spool.layout.life(view.worker), log_name(view.facts.get("slot") or 0, file_no))
 
 
 def _range(spool: Spool, detail: TaskDetail, view: AttemptView) -> tuple[int | None, int, int | None]:
@@ -149,15 +169,9 @@ def _after_the_last(spool: Spool, view: AttemptView) -> tuple[int | None, int, i
     """Where an attempt without receipt writes: behind the last one that ended on its slot; nothing follows it there."""
     slot = view.facts.get("slot")
     file_no, start = 0, 0
-    try:
-        with open(os.path.join(spool.layout.life(view.worker), JOURNAL), "rb") as source:
-            for line in source:
-                record = decode_line(line) if b'"log":[' in line else None
-                if record is not None and record.get("s") == slot and record.get("t") == "receipt":
-                    file_no, start = int(record["log"][0]), int(record["log"][2])
-    except OSError as error:
-        if error.errno not in GONE:
-            raise
+    for life, record in scan(spool, [b'"log":['], only=view.worker):
+        if life == view.worker and record.get("s") == slot and record.get("t") == "receipt":
+            file_no, start = int(record["log"][0]), int(record["log"][2])
     if spool.files.exists(_log_path(spool, view, file_no + 1)):
         file_no, start = file_no + 1, 0  # the slot went on in a new file
     return file_no, start, None

@@ -20,7 +20,10 @@ from fleetcraft.store.files import GONE
 
 _OFFSET_BITS = 44
 _TYPE = re.compile(rb'"t":"(started|receipt|lost)"')
-_PLAIN = re.compile(rb'\{"n":\d+,"t":"receipt","b":(\d+),"i":(\d+),"g":0,"a":1,')
+# As a journal has it, and as a segment has it.
+_PLAIN = re.compile(
+    rb'(?:\{"life":"[a-z0-9-]+","n":\d+,"rec":)?\{"n":\d+,"t":"receipt","b":(\d+),"i":(\d+),"g":0,"a":1,'
+)
 _GROUP = b'"k":'
 
 

@@ -42,9 +42,14 @@ def unwrap(life: str, record: dict[str, Any]) -> tuple[str, dict[str, Any]] | No
     return life, record
 
 
-def scan(spool: Spool, needles: Sequence[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(life, record) of every whole record whose line holds one of the needles; a journal's own order is kept."""
+def scan(spool: Spool, needles: Sequence[bytes], *, only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(life, record) of every whole record whose line holds one of the needles; a journal's own order is kept.
+
+    With `only` the journals of other lives are left out; segments hold several.
+    """
     for life, path in journal_paths(spool):
+        if only and life and life != only:
+            continue
         try:
             for line in _lines_with(path, needles):
                 record = decode_line(line)

@@ -100,7 +100,9 @@ def read_status(spool: Spool, reader: SpoolFold | None = None) -> StatusView:
         damaged=sum(reading.damaged for reading in lives) + picture.reader.requests.damaged,
         stopped=picture.reader.requests.stopped,
         workers=tuple(shown),
-        ended_workers=len(picture.workers) - len(shown) + sum(reading.cached for reading in lives),
+        ended_workers=len(picture.workers)
+        - len(shown)
+        + sum(reading.cached and reading.identity is None for reading in lives),
         in_the_way=tuple(what_stands_in_the_way(picture, counts)),
     )
 

@@ -146,6 +146,9 @@ def _waiting(detail: TaskDetail) -> Iterator[str]:
     if not cover:
         yield "No token offers it. `fleetcraft spool check --repair` offers it again."
     for token in cover:
+        if token.form == DRAFT:
+            yield f"It was published and not offered yet ({token.name}); `fleetcraft spool check --repair` does it."
+            continue
         place = f"lane {token.lane} at priority {token.priority}"
         yield f"It is on offer in {place}, as attempt {token.attempt} (token {token.name})."
     picture = detail.picture

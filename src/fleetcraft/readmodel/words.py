@@ -6,7 +6,9 @@ from fleetcraft.core.quantities import format_duration
 
 
 def took(seconds: float) -> str:
-    """How long an attempt took: `12ms`, `3.2s`, `4m10s`."""
+    """How long an attempt took: `0.03ms`, `12ms`, `3.2s`, `4m10s`."""
+    if seconds < 0.01:
+        return f"{1000 * seconds:.2f}ms"
     return f"{1000 * seconds:.0f}ms" if seconds < 1 else format_duration(seconds)
 
 

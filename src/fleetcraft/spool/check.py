@@ -7,7 +7,6 @@ repairs never offer one task twice, and it looks whether its life is still live 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -18,10 +17,11 @@ from fleetcraft.core.clock import Clock, stamp_utc
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, LifeEnded
 from fleetcraft.core.names import DRAFT, HELD, WAITING, Token
 from fleetcraft.core.ranges import RangeSet
-from fleetcraft.spool.checkfiles import Finding, check_batches_folder, check_ledgers, check_lives, check_requests
+from fleetcraft.spool.checkfiles import Finding, check_ledgers, check_lives, check_requests
 from fleetcraft.spool.coverage import Coverage, gen_stretches, survey
 from fleetcraft.spool.evidence import ReapPolicy
-from fleetcraft.spool.life import Life, find_state
+from fleetcraft.spool.leftovers import LISTINGS, check_batches_folder, check_permits, check_segments
+from fleetcraft.spool.life import Life
 from fleetcraft.spool.maintenance import (
     CHECKING,
     finish_drafts,
@@ -31,12 +31,9 @@ from fleetcraft.spool.maintenance import (
     settle_folded,
     take_permit,
 )
-from fleetcraft.spool.permits import list_permits
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import move
-
-_LISTINGS = 3
 
 
 @dataclass(slots=True)
@@ -142,11 +139,13 @@ class _Checker:
         self.life = life
         spool, add = self.spool, self.report.findings.append
         spool.refresh()
+        if not check_segments(spool, add, repair=life is not None):
+            return  # what ended is not known, so nothing else can be judged
         self.reader.refresh()
         check_ledgers(spool, add, repair=life is not None)
         check_lives(spool, add, repair=life is not None)
         check_requests(spool, add)
-        self._check_permits()
+        check_permits(spool, self.reader.requests.limits, add, repair=life is not None, again=self._again)
         self._finish_drafts()
         first, uncovered, doubles = self._look()
         check_batches_folder(spool, add, repair=life is not None)
@@ -157,6 +156,10 @@ class _Checker:
         self._open_drafts(first)
         for batch, ranges in sorted(uncovered.items()):
             self._uncovered(batch, ranges, first)
+
+    def _again(self) -> None:
+        """Before a further listing: what a directory cache hides now shows then."""
+        self.pause(self.limit_s)
 
     def _finish_drafts(self) -> None:
         """Before anything is called uncovered: what was committed is offered by its own last step."""
@@ -179,11 +182,11 @@ class _Checker:
         first: Coverage | None = None
         uncovered: dict[int, RangeSet] = {}
         doubles: dict[tuple[str, str], int] = {}
-        for turn in range(_LISTINGS):
+        for turn in range(LISTINGS):
             if turn:
                 if not uncovered and not doubles:
                     break
-                self.pause(self.limit_s)
+                self._again()
             seen = survey(self.spool, self.reader)
             if first is None:
                 first, uncovered, doubles = seen, seen.uncovered, seen.doubles
@@ -221,7 +224,8 @@ class _Checker:
             dead = self._never_commits(token, seen)
             repaired = dead and self.life is not None and remove(self.spool, self.spool.layout.token(token.name))
             word = "never will commit" if dead else "has not committed"
-            self.note("draft_open", token.name, f"A draft of {token.life}, which {word}; it offers nothing.", repaired=repaired)
+            detail = f"A draft of {token.life}, which {word}; it offers nothing."
+            self.note("draft_open", token.name, detail, repaired=repaired)
 
     def _never_commits(self, token: Token, seen: Coverage) -> bool:
         folder = folding_life(token.life)
@@ -246,11 +250,11 @@ class _Checker:
             return
         for gen, start, stop in gen_stretches(self.reader.fold, number, ranges):
             where = f"{number}.{start}" if stop - start == 1 else f"{number}.{start} to {number}.{stop - 1}"
+            low, high = place.offset + start, place.offset + stop
+            attempt = 1 + seen.highest_attempt(place.cover, low, high, gen, self.reader.fold)
             token = Token(
                 lane=place.cover.lane, priority=place.cover.priority, batch=place.cover.number,
-                start=place.offset + start, stop=place.offset + stop, gen=gen,
-                attempt=1 + seen.highest_attempt(place.cover, place.offset + start, place.offset + stop, gen, self.reader.fold),
-                form=HELD if place.cover.held else WAITING,
+                start=low, stop=high, gen=gen, attempt=attempt, form=HELD if place.cover.held else WAITING,
             )  # fmt: skip
             detail = f"{stop - start} unfinished tasks of batch {number} are offered by nothing."
             repaired = False
@@ -275,45 +279,6 @@ class _Checker:
         move(files, layout.token(draft.name), layout.token(token.name))
         files.sync_folder(layout.tokens)
         return True
-
-    def _check_permits(self) -> None:
-        """Permits that a ceiling promises and nobody has; permits of lives that ended."""
-        spool, uses = self.spool, self.spool.layout.uses
-        missing: set[tuple[str, int]] | None = None
-        stuck: set[tuple[str, int, str]] | None = None
-        limits = self.reader.requests.limits
-        for turn in range(_LISTINGS):
-            if turn:
-                if not missing and not stuck:
-                    return
-                self.pause(self.limit_s)
-            found = list_permits(spool)
-            there = {(name, number) for name, number, _ in found}
-            names = spool.files.names(uses)[0]
-            promised = {(name, number) for name, ceiling in limits.items() for number in range(1, ceiling + 1)}
-            promised |= {(name.removeprefix(".born"), 1) for name in names if name.startswith(".born")}
-            gone = {(name, number, owner) for name, number, owner in found if owner and self._has_ended(owner)}
-            missing = promised - there if missing is None else missing & (promised - there)
-            stuck = gone if stuck is None else stuck & gone
-        self._repair_permits(missing or set(), stuck or set())
-
-    def _repair_permits(self, missing: set[tuple[str, int]], stuck: set[tuple[str, int, str]]) -> None:
-        files, uses = self.spool.files, self.spool.layout.uses
-        repaired = self.life is not None
-        for name, number in sorted(missing):
-            base = os.path.join(uses, f"{name}.{number}")
-            if repaired:
-                files.create(base)
-            self.note("permit_missing", base, "Nobody has this permit.", serious=True, repaired=repaired)
-        for name, number, owner in sorted(stuck):
-            base = os.path.join(uses, f"{name}.{number}")
-            if repaired:
-                move(files, f"{base}@{owner}", base)
-            detail = f"Its holder {owner} has ended."
-            self.note("permit_stuck", base, detail, serious=True, repaired=repaired)
-
-    def _has_ended(self, life: str) -> bool:
-        return find_state(self.spool.files, self.spool.layout.life(life)) in (None, "dead")
 
 
 def _common(one: Mapping[int, RangeSet], other: Mapping[int, RangeSet]) -> dict[int, RangeSet]:

@@ -5,7 +5,6 @@ Everything here reads; the repairs it offers rebuild shortcuts from the ledger o
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from array import array
@@ -16,10 +15,10 @@ from typing import Any
 from fleetcraft.core.names import is_life_id
 from fleetcraft.spool.evidence import Liveness, ReapPolicy, Watch, judge
 from fleetcraft.spool.host import Identity
-from fleetcraft.spool.layout import batch_number, request_number, retry_number
+from fleetcraft.spool.layout import request_number, retry_number
 from fleetcraft.spool.ledger import POSITION_BITS, Batch, name_hash, to_little_endian
 from fleetcraft.spool.life import DEAD, IDENTITY, JOURNAL, find_state, read_identity
-from fleetcraft.spool.maintenance import aside_publication, folding_life, remove
+from fleetcraft.spool.maintenance import remove_life
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import GONE, publish_file
 from fleetcraft.store.journal import read_lines
@@ -152,11 +151,9 @@ def check_lives(spool: Spool, report: Report, *, repair: bool) -> None:
                 # It owns nothing and says nothing, but its process may be about to be born, or about to remove it.
                 gone = _is_dead(identity) if identity is not None else state == DEAD
                 if gone and repair and name not in owners:
-                    _remove_life(spool, folder)
-                detail = "What is left of a life that ended." if state == DEAD else "It has no state: it never owned anything."
-                report(
-                    Finding(kind="life_empty", place=folder, detail=detail, serious=False, repaired=gone and repair)
-                )
+                    remove_life(spool, folder)
+                detail = "What is left of a life that ended." if state == DEAD else "It has no state; it owned nothing."
+                report(Finding(kind="life_empty", place=folder, detail=detail, serious=False, repaired=gone and repair))
             continue
         if identity is None and state != DEAD:
             detail = "Who this life is cannot be read, so nobody can prove that it ended."
@@ -175,18 +172,6 @@ def _size(spool: Spool, path: str) -> int:
         if error.errno not in GONE:
             raise
         return 0
-
-
-def _remove_life(spool: Spool, folder: str) -> None:
-    names = spool.files.names(folder)[0]
-    # The state last, as in every removal: until then the folder is that of a dead life.
-    for name in sorted(names, key=lambda name: name.startswith("state.")):
-        remove(spool, os.path.join(folder, name))
-    try:
-        spool.files.remove_folder(folder)
-    except OSError as error:
-        if error.errno not in (*GONE, errno.ENOTEMPTY, errno.EEXIST):
-            raise
 
 
 def _check_journal(spool: Spool, path: str, report: Report) -> None:
@@ -231,55 +216,3 @@ def check_requests(spool: Spool, report: Report) -> None:
             known = False
         if not known:
             report(Finding(kind="request_damaged", place=path, detail="This request cannot be read; ask again."))
-
-
-def check_batches_folder(spool: Spool, report: Report, *, repair: bool) -> None:
-    """Ledgers of folded batches, publications that never committed, index files of nobody."""
-    folder = spool.layout.batches
-    before = spool.files.names(folder)[0]
-    spool.refresh()
-    # What a publisher made or committed between the two listings is none of our business.
-    names = set(before) & set(spool.files.names(folder)[0])
-    live = {batch.publication for batch in spool.batches()}
-    asides = {publication for name in before if (publication := aside_publication(name)) is not None}
-    folded: dict[str, str] = {}
-    for name in names:
-        number = batch_number(name)
-        if number is not None and spool.is_folded(number):
-            batch = spool.batch(number)
-            folded[name] = batch.publication if batch else ""
-    for name in sorted(names):
-        path = os.path.join(folder, name)
-        stem, _, ending = name.rpartition(".")
-        publication = aside_publication(name)
-        if name in folded:
-            detail, gone = "Its batch lives on in a larger one.", True
-        elif publication is not None:
-            detail, gone = _judge_aside(spool, path, publication, live)
-        elif ending in ("idx", "names") and stem not in live:
-            # An index without its ledger aside cannot be committed any more.
-            detail, gone = "It belongs to no batch that is there.", stem not in asides
-        elif ending == "tmp" and name.startswith("."):
-            detail, gone = "A file that was being written.", False
-        else:
-            continue
-        if gone and repair:
-            remove(spool, path)
-        report(Finding(kind="left_over", place=path, detail=detail, serious=False, repaired=gone and repair))
-
-
-def _judge_aside(spool: Spool, path: str, publication: str, live: set[str]) -> tuple[str, bool]:
-    if publication in live:
-        return "A second name of a ledger that is in place.", True
-    if _is_dead_fold(spool, publication):
-        return "A fold that was never committed; its life has ended.", True
-    # Its publisher may be slow, or asleep on another machine. It can still commit, and then it counts.
-    return (
-        "A publication that has not committed, so its tasks do not count; enqueue them again if its command ended.",
-        False,
-    )
-
-
-def _is_dead_fold(spool: Spool, publication: str) -> bool:
-    life = folding_life(publication)
-    return life is not None and find_state(spool.files, spool.layout.life(life)) in (None, "fenced", "dead")

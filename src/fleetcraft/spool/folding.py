@@ -2,25 +2,24 @@
 
 Waiting batches are claimed first, like tasks, so nobody runs them meanwhile; ended ones have nothing left to claim.
 The commit is the link of the merged ledger: before it nothing happened, after it the old ledgers mean nothing.
-Sizes grow by a factor of 64 from class to class, so a task is copied a few times at most, whatever the number.
+Which batches go together is decided in `foldgroups`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fleetcraft.core.errors import FleetcraftError, LifeEnded, SpoolDamaged
-from fleetcraft.core.names import CLAIM, WAITING, Token
+from fleetcraft.core.errors import FleetcraftError, LifeEnded
+from fleetcraft.core.names import CLAIM, Token
 from fleetcraft.core.outcome import Fold
-from fleetcraft.core.ranges import RangeSet
-from fleetcraft.core.task import canonical
+from fleetcraft.spool import foldgroups
 from fleetcraft.spool.evidence import Liveness, ReapPolicy, Watch, judge
+from fleetcraft.spool.foldgroups import FoldLimits, Groups, by_class, joined
 from fleetcraft.spool.layout import batch_number
 from fleetcraft.spool.ledger import Batch
 from fleetcraft.spool.life import JOURNAL, SUMMARY, Life, read_identity, read_json
@@ -41,21 +40,7 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import Moved, move
 from fleetcraft.store.files import GONE
 
-FOLD_AT = 64
-_FACTOR = 64
-_CLASSES = 3  # batches of 64 ** 3 tasks and more stay as they are: there are few, and copying them costs
 _LINES = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldLimits:
-    """How much one fold takes on: an enqueue must stay quick, and a header is read by everybody."""
-
-    batches: int = 4096
-    tasks: int = 300_000
-    defaults_bytes: int = 1 << 20
-    # Journals to be read before ended batches are known; beyond that it is left to workers and to compaction.
-    journal_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -86,7 +71,7 @@ class _FoldWriter(LedgerWriter):
         # before it gives the claims back (`close_folds`).
         if self.life is not None:
             self.life.check_live()
-        return LedgerWriter._try(self, number)
+        return LedgerWriter._try(self, number)  # noqa: SLF001  slots: no bare super()
 
     def _token(self, number: int) -> Token:
         return Token(
@@ -100,7 +85,10 @@ def maybe_fold(spool: Spool) -> FoldReport | None:
     Nearly always this looks at numbers in memory only; one call in 16 takes a closer look, so that batches which
     cannot be folded now do not cost every enqueue a listing.
     """
-    if not any(len(group) >= FOLD_AT for group in _by_class(spool.batches()).values()) or os.urandom(1)[0] >= 16:
+    if (
+        not any(len(group) >= foldgroups.FOLD_AT for group in by_class(spool.batches()).values())
+        or os.urandom(1)[0] >= 16
+    ):
         return None
     try:
         holder = permit_holder(spool, FOLDING)
@@ -171,13 +159,16 @@ class _Folder:
     reader: SpoolFold | None
     limits: FoldLimits
     report: FoldReport = field(default_factory=FoldReport)
-    _bad: set[int] = field(default_factory=set)
+    groups: Groups = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.spool, self.limits, self.report.damaged)
 
     def has_work(self) -> bool:
         """A look without owning anything."""
         self.spool.refresh()
         listing = self.spool.tokens().tokens
-        return bool(next(self._groups_waiting(listing), None) or next(self._groups_ended(listing), None))
+        return bool(next(self.groups.waiting(listing), None) or next(self.groups.ended(listing, self._read), None))
 
     def run(self, life: Life) -> None:
         """Everything, under the permit."""
@@ -196,86 +187,17 @@ class _Folder:
         # After the permit: what was folded before us is visible now, and nobody else folds.
         self.spool.refresh()
         listing = self.spool.tokens().tokens
-        for batches, tokens in self._groups_waiting(listing):
+        for batches, tokens in self.groups.waiting(listing):
             if self._fold_waiting(life, batches, tokens):
                 return True
-        for batches in self._groups_ended(listing):
+        for batches in self.groups.ended(listing, self._read):
             self._merge(life, batches, offers=False, attempt=1)
             self._finish(batches, ())
             return True
         return False
 
-    def _groups_waiting(self, listing: Sequence[Token]) -> Iterator[tuple[list[Batch], list[Token]]]:
-        tokens = _tokens_of(listing)
-        groups: dict[tuple[int, int, bytes], list[tuple[Batch, Token]]] = defaultdict(list)
-        for batch in self._candidates():
-            token = _whole_waiting(batch, tokens.get(batch.number, ()))
-            if token is not None:
-                groups[_kind(batch)].append((batch, token))
-        for _, group in sorted(groups.items(), key=lambda item: item[0][0]):
-            chosen = set(map(id, self._choose([batch for batch, _ in group])))
-            if len(chosen) >= FOLD_AT:
-                kept = [pair for pair in group if id(pair[0]) in chosen]
-                yield [batch for batch, _ in kept], [token for _, token in kept]
-
-    def _groups_ended(self, listing: Sequence[Token]) -> Iterator[list[Batch]]:
-        tokens = _tokens_of(listing)
-        groups: dict[tuple[int, int, bytes], list[Batch]] = defaultdict(list)
-        for batch in self._candidates():
-            if batch.number not in tokens:
-                groups[_kind(batch)].append(batch)
-        if not any(len(group) >= FOLD_AT for group in groups.values()) or not self._read():
-            return
-        for _, group in sorted(groups.items(), key=lambda item: item[0][0]):
-            chosen = self._choose(batch for batch in group if _has_ended(batch, self._fold()))
-            if len(chosen) >= FOLD_AT:
-                yield chosen
-
-    def _candidates(self) -> Iterator[Batch]:
-        for batch in self.spool.batches():
-            if _class_of(batch) < _CLASSES and batch.number not in self._bad:
-                yield batch
-
-    def _choose(self, group: Iterable[Batch]) -> list[Batch]:
-        """The first of a group that fit into one fold."""
-        chosen: list[Batch] = []
-        seen: set[bytes] = set()
-        tasks = size = 0
-        for batch in group:
-            fresh = {canonical(defaults) for defaults in batch.header["defaults"]} - seen
-            grown = size + sum(map(len, fresh))
-            if tasks + batch.count > self.limits.tasks or (chosen and grown > self.limits.defaults_bytes):
-                continue
-            if not self._is_whole(batch):
-                continue
-            chosen.append(batch)
-            seen |= fresh
-            size, tasks = grown, tasks + batch.count
-            if len(chosen) == self.limits.batches:
-                break
-        return chosen
-
-    def _is_whole(self, batch: Batch) -> bool:
-        """False for a damaged ledger; it stays as it is, for check to show."""
-        try:
-            if len(batch.lines(batch.count - 1, batch.count)) == 1:
-                return True
-            self.report.damaged.append(f"Ledger {self.spool.layout.ledger(batch.number)} is cut short.")
-        except SpoolDamaged as error:
-            self.report.damaged.append(error.message)
-        except OSError as error:
-            if error.errno not in GONE:
-                raise
-            # Its index is lost, or the whole batch was folded since the look.
-        self._bad.add(batch.number)
-        return False
-
-    def _fold(self) -> Fold:
-        assert self.reader is not None  # noqa: S101  set by `_read`, which every caller asks first
-        return self.reader.fold
-
-    def _read(self) -> bool:
-        """Bring the reader up to date; False when that would take too long here."""
+    def _read(self) -> Fold | None:
+        """What has ended, durably; None when finding out would take too long here."""
         if self.reader is None:
             self.reader = _readers.get(self.spool)
         if self.reader is None:
@@ -283,9 +205,9 @@ class _Folder:
             if self.limits.journal_bytes is not None:
                 _readers[self.spool] = self.reader
         if self.limits.journal_bytes is not None and _unread_bytes(self.reader) > self.limits.journal_bytes:
-            return False
+            return None
         self.reader.refresh()
-        return True
+        return self.reader.fold
 
     def _fold_waiting(self, life: Life, batches: Sequence[Batch], tokens: Sequence[Token]) -> bool:
         """Claim, merge, let go of the claims. False when others were faster."""
@@ -300,7 +222,7 @@ class _Folder:
                     mine.append(batch)
             files.sync_folder(layout.tokens)
             # A few are worth it all the same: most of the way is done.
-            if len(mine) >= FOLD_AT // 2:
+            if len(mine) >= foldgroups.FOLD_AT // 2:
                 # Attempts only grow: what a reaper gave back once counts on, for its neighbours too.
                 self._merge(life, mine, offers=True, attempt=max(claim.attempt for claim in claims))
                 self._finish(mine, claims)
@@ -315,9 +237,9 @@ class _Folder:
 
     def _merge(self, life: Life, batches: Sequence[Batch], *, offers: bool, attempt: int) -> None:
         first = batches[0]
-        defaults, folds = _joined(batches)
+        defaults, folds = joined(batches)
         writer = _FoldWriter(
-            self.spool, first.request, first.priority, held=False, defaults=defaults, folds=folds, offers=offers,
+            self.spool, first.request, first.priority, held=first.held, defaults=defaults, folds=folds, offers=offers,
             publication=fold_publication(life.id), life=life, attempt=attempt,
         )  # fmt: skip
         try:
@@ -378,80 +300,6 @@ class _Folder:
                 batch = spool.batch(number)
                 if batch is not None:
                     self._remove_ledger(number, batch.publication)
-
-
-def _class_of(batch: Batch) -> int:
-    size, count = 0, batch.count
-    while count >= _FACTOR:
-        size, count = size + 1, count // _FACTOR
-    return size
-
-
-def _by_class(batches: Iterable[Batch]) -> dict[int, list[Batch]]:
-    classes: dict[int, list[Batch]] = defaultdict(list)
-    for batch in batches:
-        if (size := _class_of(batch)) < _CLASSES:
-            classes[size].append(batch)
-    return classes
-
-
-def _kind(batch: Batch) -> tuple[int, int, bytes]:
-    """Only batches of one size class, priority and request share a ledger: its header speaks for all."""
-    return _class_of(batch), batch.priority, canonical(batch.request.as_json())
-
-
-def _tokens_of(listing: Iterable[Token]) -> dict[int, list[Token]]:
-    found: dict[int, list[Token]] = defaultdict(list)
-    for token in listing:
-        found[token.batch].append(token)
-    return found
-
-
-def _whole_waiting(batch: Batch, tokens: Sequence[Token]) -> Token | None:
-    """The one token of a batch that nobody has begun, or None."""
-    if len(tokens) != 1 or batch.held:
-        return None
-    token = tokens[0]
-    whole = token.form == WAITING and token.gen == 0 and (token.start, token.stop) == (0, batch.count)
-    return token if whole and (token.lane, token.priority) == (batch.lane, batch.priority) else None
-
-
-def _has_ended(batch: Batch, fold: Fold) -> bool:
-    for number, first, last, _ in batch.origins(0, batch.count):
-        left = RangeSet([(first, last)])
-        for low, high in list(fold.ok.get(number, RangeSet()).within(first, last)):
-            left.remove(low, high)
-        for owner, index in fold.irregular_within(number, first, last):
-            if fold.verdict(owner, index).state is None:
-                return False
-            left.remove(index, index + 1)
-        if left:
-            return False
-    return True
-
-
-def _joined(batches: Sequence[Batch]) -> tuple[list[Mapping[str, Any]], list[tuple[int, int, int]]]:
-    """Distinct defaults, and the folded batches in the order of their lines.
-
-    A folding batch that is folded again appears with no tasks of its own before its parts, so that readers know
-    that it is gone and where its positions went.
-    """
-    defaults: list[Mapping[str, Any]] = []
-    places: dict[bytes, int] = {}
-    folds: list[tuple[int, int, int]] = []
-    for batch in batches:
-        mapping = []
-        for values in batch.header["defaults"]:
-            place = places.setdefault(canonical(values), len(defaults))
-            if place == len(defaults):
-                defaults.append(values)
-            mapping.append(place)
-        if batch.folds:
-            folds.append((batch.number, 0, 0))
-            folds.extend((part.batch, part.count, mapping[part.defaults]) for part in batch.folds)
-        else:
-            folds.append((batch.number, batch.count, mapping[0]))
-    return defaults, folds
 
 
 def _unread_bytes(reader: SpoolFold) -> int:

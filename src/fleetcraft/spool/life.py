@@ -73,6 +73,7 @@ class Life:
         self.journal = JournalWriter(self.files, os.path.join(folder, JOURNAL))
         self.sequence = 0
         self.last_good_boot_s = spool.clock.boot()
+        self.beat_took_s = 0.0  # while our own storage is slow, the silence of others proves nothing
         # Whoever summarizes this journal must hear of every record in it, also of those that a reaper writes.
         self.on_record: Callable[[Mapping[str, Any]], None] | None = None
 
@@ -120,7 +121,7 @@ class Life:
     def beat(self, content: Mapping[str, Any]) -> None:
         """Replace the heartbeat; the sequence only grows, so a watcher needs no clock of ours. Raises OSError."""
         # The time before the write counts: a pause in the middle of it must not look like a fresh heartbeat.
-        begun_boot_s = self.spool.clock.boot()
+        begun_boot_s, begun_s = self.spool.clock.boot(), self.spool.clock.mono()
         self.sequence += 1
         full = {
             "sequence": self.sequence,
@@ -131,6 +132,7 @@ class Life:
         }
         publish_file(self.files, os.path.join(self.folder, HEARTBEAT), dump(full).encode(), durable=False)
         self.last_good_boot_s = begun_boot_s
+        self.beat_took_s = self.spool.clock.mono() - begun_s
 
     def check_live(self) -> None:
         """Raise LifeEnded when a reaper took this life for dead; call after a pause and before owning anything."""

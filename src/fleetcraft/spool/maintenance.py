@@ -6,6 +6,7 @@ comes back when the holder gives it back or is reaped; closing its unfinished le
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from fleetcraft.core.names import DRAFT, Token
 from fleetcraft.spool.layout import Layout
-from fleetcraft.spool.life import Life
+from fleetcraft.spool.life import JOURNAL, Life
 from fleetcraft.spool.permits import list_permits
 from fleetcraft.spool.publish import offer_draft
 from fleetcraft.spool.spool import Spool
@@ -134,6 +135,22 @@ def remove(spool: Spool, path: str) -> bool:
     return True
 
 
+def remove_life(spool: Spool, folder: str) -> bool:
+    """Remove a life's folder: output first, then the journal, the state last. False when it is not empty then."""
+    names = spool.files.names(folder)[0]
+    order = sorted(names, key=lambda name: (name.startswith("state."), name == JOURNAL))
+    for name in order:
+        remove(spool, os.path.join(folder, name))
+    try:
+        spool.files.remove_folder(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        if error.errno not in GONE:
+            raise
+    return True
+
+
 def committed_drafts(spool: Spool, tokens: Iterable[Token], owners: Mapping[str, int]) -> list[tuple[Token, bool]]:
     """Drafts whose publication or retry is committed, and whether each becomes held.
 
@@ -144,13 +161,12 @@ def committed_drafts(spool: Spool, tokens: Iterable[Token], owners: Mapping[str,
     for token in tokens:
         if token.form != DRAFT:
             continue
-        if token.life in owners:
-            found.append((token, False))
-            continue
-        if spool.is_folded(token.batch):
-            continue  # the number was used before: this publication undoes itself and takes another one
         batch = spool.batch(token.batch)
-        if batch is not None and batch.publication == token.life:
+        if token.life in owners:
+            # Of a held batch it is held again: whoever looks at held tokens sees whether it is due.
+            found.append((token, batch is not None and batch.held))
+        elif batch is not None and batch.publication == token.life and not spool.is_folded(token.batch):
+            # A folded number was used before: such a publication undoes itself and takes another one.
             found.append((token, batch.held))
     return found
 

@@ -245,6 +245,9 @@ class LedgerWriter:
 
     def _commit(self) -> Published:
         spool = self.spool
+        if not self.count:
+            self.discard()
+            return Published()
         while True:
             spool.refresh()
             self.check_names()
@@ -262,10 +265,10 @@ class LedgerWriter:
         """One attempt to take batch `number`; 0 when another publisher took it."""
         spool, files, layout = self.spool, self.spool.files, self.spool.layout
         draft = self._token(number).owned(DRAFT, self.publication)
-        if self.offers:
-            create_draft(files, layout.token(draft.name))
-            files.sync_folder(layout.tokens)
         try:
+            if self.offers:
+                create_draft(files, layout.token(draft.name))
+                files.sync_folder(layout.tokens)
             os.lseek(self._ledger, 0, os.SEEK_SET)
             write_all(files, self._ledger, self._header(number))
             files.sync(self._ledger)
@@ -283,6 +286,7 @@ class LedgerWriter:
                 self._committed = 0
                 self._drop(draft)
                 if isinstance(error, FileExistsError):
+                    spool.batch(number)  # an old listing may go on hiding it; a look-up by name does not
                     return 0
                 raise
         files.unlink(aside)

@@ -16,6 +16,7 @@ from fleetcraft.spool import host
 from fleetcraft.spool.host import Identity
 from fleetcraft.spool.life import DEAD, HEARTBEAT, JOURNAL, SUMMARY, find_state, read_identity, read_json
 from fleetcraft.spool.requests import RequestLog
+from fleetcraft.spool.segments import load_fold, open_segment, segment_numbers
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import GONE, publish_file
 from fleetcraft.store.journal import read_lines
@@ -23,6 +24,7 @@ from fleetcraft.store.journal import read_lines
 DEAD_CACHE = "dead.json"
 # Below this many uncached dead lives the cache is not worth a write.
 _WORTH_CACHING = 32
+_LOOKS = 3
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class SpoolFold:
     _applied: tuple[int, int] = (0, 0)
     _boot: str | None = field(default_factory=host.boot_id)
     _read_cache: bool = False
-    _segments: set[str] = field(default_factory=set)
+    _segments: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.requests = RequestLog(self.spool)
@@ -68,8 +70,20 @@ class SpoolFold:
         if not self._read_cache and self.shortcuts:
             self._read_cache = True
             self._load_cache()
-        self._load_segments()
-        for life in self.spool.lives():
+        for _ in range(_LOOKS):
+            # Segments before and after the folders: a folder goes only when its segment has been there for long.
+            self._load_segments()
+            vanished = self._read_lives()
+            self._load_segments()
+            # What had records and is in no segment: the list of segments was older than that of the folders.
+            if all(self.lives[life].complete or not self.lives[life].offset for life in vanished):
+                return
+
+    def _read_lives(self) -> list[str]:
+        """Read every folder on; returns the lives whose folder vanished meanwhile or since the last look."""
+        there = list(self.spool.lives())
+        vanished = [life for life, reading in self.lives.items() if not reading.complete]
+        for life in there:
             reading = self.lives.get(life)
             if reading is None:
                 reading = self.lives[life] = LifeReading(life)
@@ -78,23 +92,22 @@ class SpoolFold:
                     self._read(reading)
                 except OSError as error:
                     if error.errno not in GONE:
-                        raise  # a folder that vanished was compacted: its records are in a segment
-        self._load_segments()
+                        raise
+                    vanished.append(life)
+        return [life for life in vanished if life not in there or self.lives[life].state is None]
 
     def _load_segments(self) -> None:
-        folder = self.spool.layout.segments
-        try:
-            names = self.spool.files.names(folder)[0]
-        except OSError as error:
-            if error.errno in GONE:
-                return
-            raise
-        for name in sorted(names):
-            if name.endswith(".jsonl") and not name.startswith(".") and name not in self._segments:
-                for line in read_lines(self.spool.files, os.path.join(folder, name)):
-                    if line.record is not None and "life" in line.record and "rec" in line.record:
-                        self.fold.add(line.record["life"], line.record["rec"])
-                self._segments.add(name)
+        for number in segment_numbers(self.spool):
+            if number in self._segments:
+                continue
+            for life, packed in open_segment(self.spool, number).lives.items():
+                identity = Identity.from_json(dict(packed.identity)) if packed.identity else None
+                heartbeat = dict(packed.heartbeat) if packed.heartbeat else None
+                self.lives[life] = LifeReading(
+                    life, identity, packed.journal_bytes, DEAD, heartbeat, packed.damaged, cached=True, complete=True
+                )
+            load_fold(self.spool, number, self.fold, shortcuts=self.shortcuts)
+            self._segments.add(number)
 
     def _load_cache(self) -> None:
         data = read_json(self.spool.files, os.path.join(self.spool.layout.segments, DEAD_CACHE))

@@ -41,6 +41,8 @@ from fleetcraft.store.files import GONE
 from fleetcraft.store.journal import read_lines
 
 _LISTINGS = 50
+# An operation that takes more than this share of the lease (one in four) is slow.
+_SLOW_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Reaper:
     def step(self) -> list[Report]:
         """One pass over all lives; cheap when all are alive or done. Raises OSError."""
         reports: list[Report] = []
+        began = self.life.spool.clock.mono()
+        self._mind_delay(self.life.beat_took_s)
         self.done.update(name for name, seen in self.reader.lives.items() if seen.complete and seen.state == DEAD)
         for name in self.life.spool.lives():
             if name != self.life.id and name not in self.done:
@@ -96,6 +100,7 @@ class Reaper:
                 if report is not None:
                     reports.append(report)
         reports.extend(self._take_late())
+        self._mind_delay(self.life.spool.clock.mono() - began)
         return reports
 
     @property
@@ -139,13 +144,22 @@ class Reaper:
         return replace(report, ended_children=pids)
 
     def _weigh(self, name: str, identity: Identity, folder: str) -> Evidence:
-        now = self.life.spool.clock.mono()
+        began = self.life.spool.clock.mono()
         beat = read_json(self.life.files, os.path.join(folder, HEARTBEAT)) or {}
+        now = self.life.spool.clock.mono()
+        self._mind_delay(now - began)
         sequence = int(beat.get("sequence", 0))
         watch = self.watches.get(name)
         if watch is None or watch.sequence != sequence:
             watch = self.watches[name] = Watch(sequence, now)
         return self.judge(identity, watch, now, self.policy, degraded=self.degraded)
+
+    def _mind_delay(self, took_s: float) -> None:
+        """Our own storage was slow: a heartbeat that stood still meanwhile proves nothing, so every watch begins anew."""
+        if self.policy.lease_s is not None and took_s * _SLOW_SHARE > self.policy.lease_s:
+            now = self.life.spool.clock.mono()
+            for watch in self.watches.values():
+                watch.since_s = now
 
     def _end_children(self, name: str, identity: Identity) -> tuple[int, ...]:
         """End the processes that the dead life left on this host; returns those still there."""

@@ -63,7 +63,10 @@ class Spool:
         if os.path.exists(layout.marker):
             return
         try:
-            os.makedirs(os.path.dirname(layout.root), exist_ok=True)
+            try:
+                os.makedirs(os.path.dirname(layout.root), exist_ok=True)
+            except FileExistsError:
+                pass  # made by another client, and no folder yet in what this one has cached: go on and see
             if os.path.isdir(layout.root) and os.listdir(layout.root) and not os.path.isdir(layout.batches):
                 raise SpoolError(
                     f"{layout.root} is not empty and not a spool.", hint="Name another directory with --spool."

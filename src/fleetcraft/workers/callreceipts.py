@@ -31,6 +31,7 @@ class Chunk:
     tasks: Mapping[str, Any]  # the description of the first: timeout and retries of all
     at_utc: float
     done: int = 0
+    permits: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ class Calls:
     kill_grace_s: float
     hosts: dict[int, Host] = field(default_factory=dict)  # by pid
     broken: dict[str, End] = field(default_factory=dict)  # by key: why the last resident could not be loaded
+    spare_permits: list[tuple[tuple[tuple[str, int], ...], list[str]]] = field(default_factory=list)  # of calls that ended
     receipts: CallReceipts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +63,10 @@ class Calls:
     def idle_host(self, key: str) -> Host | None:
         """A resident that takes such a call now."""
         return next((host for host in self.hosts.values() if host.key == key and _is_ready(host)), None)
+
+    def idle_lanes(self) -> set[str]:
+        """The lanes of residents that take a call now."""
+        return {host.slot.request.lane for host in self.hosts.values() if _is_ready(host)}
 
     def loading(self, key: str) -> int:
         """How many residents for such calls will be ready soon."""
@@ -171,7 +176,7 @@ class Calls:
             self.receipts.failed(host, chunk, block)
         chunk.done += count
         if chunk.done >= chunk.count:
-            host.chunk = None
+            self._let_go(host, chunk)
 
     def on_ended(self, ended: Ended) -> bool:
         """Take the end of a resident; False when the process is none."""
@@ -185,11 +190,17 @@ class Calls:
                 self._take(host, host.chunk, told)
         if host.chunk is not None:
             self.receipts.end_chunk(host, host.chunk, ended)
+            self._let_go(host, host.chunk)
         elif not host.reported_load and ended.stop_reason is None:
             self.broken[host.key] = self._load_failure(host, ended)
         self.capacity.give_back(host.slot)
         host.resident.close()
         return True
+
+    def _let_go(self, host: Host, chunk: Chunk) -> None:
+        host.chunk = None
+        if chunk.permits:
+            self.spare_permits.append((chunk.claim.request.uses, chunk.permits))
 
     def _load_failure(self, host: Host, ended: Ended) -> End:
         error = host.resident.setup_error
@@ -205,6 +216,15 @@ class Calls:
                 self.supervisor.stop(host.resident.child, "evicted", first=signal.SIGTERM, grace_s=self.kill_grace_s)
                 return True
         return False
+
+    def keep_only(self, key: str | None) -> bool:
+        """End idle residents but for one of `key`; True when no other one is left and that one does nothing."""
+        kept = next((host for host in self.hosts.values() if host.key == key and host.chunk is None), None)
+        others = [host for host in self.hosts.values() if host is not kept]
+        for host in others:
+            if host.chunk is None:
+                self.supervisor.stop(host.resident.child, "evicted", first=signal.SIGTERM, grace_s=self.kill_grace_s)
+        return not others
 
     def stop_all(self, reason: str, *, only_idle: bool = False) -> None:
         """Begin to end residents."""

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from fleetcraft.core.clock import Clock
+from fleetcraft.core.task import native_bytes
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
 from fleetcraft.workers.kin import Kin
 from fleetcraft.workers.ladder import Child, End, Ended, Graces, Ladder, Stage
@@ -52,6 +53,7 @@ class Supervisor:
         self._null = open_high("/dev/null")
         self._folders = Folders()
         self._programs = Programs()
+        self._wirings: dict[int, Wiring] = {}
         self._kin = Kin(clock, self._table)
         self._ladder = Ladder(self._kin, self._table, graces or Graces(sweep_s=sweep_grace_s))
         self._leaders: dict[int, Child] = {}
@@ -89,36 +91,45 @@ class Supervisor:
         """Start a process in a session of its own. Raises OSError as exec gave it, naming the program or the folder."""
         env = {**launch.env, _MARK_KEY: launch.mark.encode(), _LIFE_KEY: self._life}
         now_s = self._clock.mono()
-        wiring = Wiring(launch, self._null)
+        # Most launches differ in nothing but argv; only the others need descriptors of their own.
+        wiring = self._wirings.get(launch.output) if launch.script is None and not launch.pass_fds else None
+        wiring = wiring or Wiring(launch, self._null)
         try:
             self._folders.enter(launch.cwd, now_s)
             try:
-                pid = self._spawn_in_place(launch, wiring, env, now_s)
+                pid = self._spawn_in_place(wiring.argv or launch.argv, wiring, env, now_s)
             finally:
                 self._folders.leave()
+        except OSError as error:
+            if isinstance(error.filename, bytes):
+                error.filename = error.filename.decode("utf-8", "surrogateescape")
+            raise
         finally:
-            wiring.close()
+            if wiring.is_own:
+                wiring.close()
+            else:
+                self._wirings[launch.output] = wiring
         child = Child(pid, launch.mark, self._clock.boot(), now_s, self._kin.on_pid(pid))
         self._leaders[pid] = self._open[launch.mark] = child
         return child
 
-    def _spawn_in_place(self, launch: Launch, wiring: Wiring, env: dict[bytes, bytes], now_s: float) -> int:
-        name = launch.argv[0]
+    def _spawn_in_place(self, argv: list[str], wiring: Wiring, env: dict[bytes, bytes], now_s: float) -> int:
+        name = argv[0]
         program = self._programs.find(name, env, now_s)
         try:
-            return self._exec(program, wiring, env)
+            return self._exec(program, argv, wiring, env)
         except FileNotFoundError:
             if program == name:
                 raise
             # It was moved since it was looked up.
             self._programs.forget()
-            return self._exec(self._programs.find(name, env, now_s), wiring, env)
+            return self._exec(self._programs.find(name, env, now_s), argv, wiring, env)
 
-    def _exec(self, program: str, wiring: Wiring, env: dict[bytes, bytes]) -> int:
+    def _exec(self, program: str, argv: list[str], wiring: Wiring, env: dict[bytes, bytes]) -> int:
         try:
             return os.posix_spawn(
-                program,
-                wiring.argv,
+                native_bytes(program),
+                argv if all(map(str.isascii, argv)) else [native_bytes(argument) for argument in argv],
                 env,
                 file_actions=wiring.actions,
                 setsigmask=(),
@@ -131,7 +142,7 @@ class Supervisor:
             # A Python that was built for an old C library. A group is enough for the signals.
             self._session = {"setpgroup": 0}
             self.notes.append("this Python cannot start sessions: children get a process group of their own instead")
-            return self._exec(program, wiring, env)
+            return self._exec(program, argv, wiring, env)
 
     def stop(self, child: Child, reason: str, *, first: int = signal.SIGTERM, grace_s: float) -> None:
         """Ask an attempt to end, and kill it when it has not after the grace. Asking again changes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from fleetcraft.core.errors import StorageFull
@@ -34,6 +35,8 @@ class Claimer:
 
     ctx: Context
     upstream: Upstream
+    # Without these the next call would end the resident that could take it, and load its model anew.
+    idle_lanes: Callable[[], Collection[str]] = tuple
     # Tokens that this worker gave back because it can never run them; by name, so a changed one is looked at anew.
     avoid: set[str] = field(default_factory=set)
     kept_out_since_s: dict[str, float] = field(default_factory=dict)
@@ -53,7 +56,9 @@ class Claimer:
         return request.needs_s is None or left is None or request.needs_s <= left
 
     def fits_now(self, token: Token) -> bool:
-        """True when a slot for the lane is free."""
+        """True when a slot for the lane is free, or held by a resident that waits for a call of that lane."""
+        if token.lane in self.idle_lanes():
+            return True
         request = self.ctx.lanes[token.lane]
         slot = self.ctx.capacity.take(request, self.ctx.requests.limits)
         if slot is None:

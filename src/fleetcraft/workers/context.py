@@ -75,6 +75,10 @@ class Context:
 
     def say(self, text: str) -> None:
         """A line for the person who watches the worker; facts go to the journal."""
-        if not self.options.quiet:
+        if self.options.quiet:
+            return
+        try:
             sys.stderr.write(f"worker {self.life.id}: {text}\n")
             sys.stderr.flush()
+        except (OSError, ValueError):
+            return  # its file is on the full disk too, or its terminal is gone: no reason to stop working

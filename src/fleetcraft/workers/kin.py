@@ -24,6 +24,7 @@ _MOST_TRIED = 256
 _SHORT_S = 1.0
 # Walking all of /proc may take this share of our time, and no more.
 _WALK_SHARE = 0.05
+_COLLECT_SOON_S = 0.005
 
 
 class Kindred(Protocol):
@@ -110,18 +111,23 @@ class Kin:
     def refresh(
         self, leaders: Collection[int], open_marks: Collection[str], ended: Sequence[Kindred], now_s: float
     ) -> bool:
-        """Bring `orphans` up to date; False when that would cost too much before `walk_again_s`.
+        """Bring `orphans` up to date; False when that is not possible before `walk_again_s`.
 
         `leaders` are the started children that live; `ended` those that ended since (empty: look at everything).
         """
         found = self._strangers(leaders, ended, now_s) if self.is_subreaper else []
         if found is None:
             return False
+        dying = False
         for pid in found:
             seen = self._table.look(pid)
-            if seen is not None:
+            if seen is not None and seen.is_gone:
+                # What it had started came home to us this moment and was not listed: look again without it.
+                dying = True
+                self.walk_again_s = max(self.walk_again_s, now_s + _COLLECT_SOON_S)
+            elif seen is not None:
                 self.orphans[pid] = Orphan(seen, self._table.mark(pid), frozenset(open_marks))
-        return True
+        return not dying
 
     def begin_step(self) -> None:
         """Forget the last walk: it serves the decisions of one step only."""
@@ -242,7 +248,7 @@ class Kin:
         census = self._census = Census()
         for pid in self._table.pids():
             seen = self._table.look(pid)
-            if seen is None or pid in self._off_limits or seen.session == self._kernel_session:
+            if seen is None or seen.is_gone or pid in self._off_limits or seen.session == self._kernel_session:
                 continue
             census.seen[pid] = seen
             census.children.setdefault(seen.parent, []).append(pid)
@@ -256,7 +262,7 @@ class Kin:
         if seen.pid in self._off_limits:
             return
         now = self._table.look(seen.pid)
-        if now is None or now.start_ticks != seen.start_ticks:
+        if now is None or now.is_gone or now.start_ticks != seen.start_ticks:
             return
         try:
             self._table.send(seen.pid, number)
@@ -266,7 +272,7 @@ class Kin:
     def is_alive(self, seen: Seen) -> bool:
         """True while that very process lives."""
         now = self._table.look(seen.pid)
-        return now is not None and now.start_ticks == seen.start_ticks
+        return now is not None and not now.is_gone and now.start_ticks == seen.start_ticks
 
     def close(self) -> None:
         """Give the descriptors back, and be an ordinary parent again."""

@@ -12,6 +12,8 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fleetcraft.core.task import native_bytes
+
 _DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 _FOLDERS_KEPT = 16
 _PROGRAMS_KEPT = 64
@@ -54,7 +56,7 @@ class Folders:
             except OSError:
                 pass  # stale on a network file system: opened anew below, which gives the true error
             os.close(descriptor)
-        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(native_bytes(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fchdir(descriptor)
         except OSError as error:
@@ -109,10 +111,10 @@ def _search(name: str, path: bytes) -> str:
     for raw in path.split(b":") if name else ():
         candidate = os.path.join(os.fsdecode(raw or b"."), name)
         try:
-            is_file = stat.S_ISREG(os.stat(candidate).st_mode)
+            is_file = stat.S_ISREG(os.stat(native_bytes(candidate)).st_mode)
         except (OSError, ValueError):
             continue
-        if is_file and os.access(candidate, os.X_OK):
+        if is_file and os.access(native_bytes(candidate), os.X_OK):
             return candidate
         refused = refused or is_file
     number = errno.EACCES if refused else errno.ENOENT
@@ -120,16 +122,20 @@ def _search(name: str, path: bytes) -> str:
 
 
 class Wiring:
-    """The descriptors of one launch: what to copy where, and what to close when it was started."""
+    """The descriptors of one launch: what to copy where, and what to close when it was started.
 
-    __slots__ = ("_extra", "actions", "argv")
+    One that is not `is_own` fits every launch with the same output.
+    """
+
+    __slots__ = ("_extra", "actions", "argv", "is_own")
 
     def __init__(self, launch: Launch, null: int) -> None:
         self._extra: list[int] = []
-        self.argv = launch.argv
+        self.argv: list[str] | None = None  # the launch's own, unless a script was added
+        self.is_own = launch.script is not None or bool(launch.pass_fds) or launch.output < 3
         moves = [(null, 0), (launch.output, 1), (launch.output, 2)]
         try:
-            if launch.script is not None or launch.pass_fds or launch.output < 3:
+            if self.is_own:
                 moves = self._more(launch, moves)
         except BaseException:
             self.close()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleetcraft.core.task import MAX_ARGUMENT_BYTES, encode_text
+from fleetcraft.core.task import MAX_ARGUMENT_BYTES, native_bytes
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
 
 # What a task gets of the worker's own environment. Never SLURM_* of the job: torchrun and MPI would be misled.
@@ -32,7 +32,7 @@ def command_of(task: Mapping[str, Any]) -> tuple[list[str], bytes | None]:
     if "command" in task:
         return list(task["command"]), None
     line = str(task["shell"])
-    raw = os.fsencode(line) if not line.isascii() else line.encode()
+    raw = native_bytes(line)
     if len(raw) > MAX_ARGUMENT_BYTES - 64:
         return ["/bin/sh"], raw
     return ["/bin/sh", "-c", line], None
@@ -45,7 +45,7 @@ def base_environment(
     merged = {name: worker_environ[name] for name in (*PASSED_ON, *pass_on) if name in worker_environ}
     merged.update(task.get("base_env", {}))
     merged.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-    return {os.fsencode(name): _encode(value) for name, value in merged.items()}
+    return {native_bytes(name): native_bytes(value) for name, value in merged.items()}
 
 
 def slot_environment(base: Mapping[bytes, bytes], place: Place) -> dict[bytes, bytes]:
@@ -69,27 +69,20 @@ def attempt_environment(
     env = dict(shared)
     if "env" in task:
         for name, value in task["env"].items():
-            env[os.fsencode(name)] = _encode(value)
+            env[native_bytes(name)] = native_bytes(value)
         env[_LIFE] = shared[_LIFE]
     env[_MARK] = mark.encode()
-    env[b"FLEETCRAFT_TASK"] = _encode(task["name"])
+    env[b"FLEETCRAFT_TASK"] = native_bytes(task["name"])
     env[b"FLEETCRAFT_TASK_ID"] = task_id.encode()
     env[b"FLEETCRAFT_ATTEMPT"] = b"%d" % attempt
     return env
-
-
-def _encode(value: str) -> bytes:
-    try:
-        return os.fsencode(value)
-    except UnicodeEncodeError:
-        return encode_text(value)
 
 
 def check_snapshot(task: Mapping[str, Any]) -> str | None:
     """Why a frozen script is not what was enqueued, or None."""
     for path, digest in task.get("snapshot", {}).items():
         try:
-            found = digest_file(path)[1]
+            found = digest_file(native_bytes(path))[1]
         except OSError as error:
             return f"the frozen script {path} cannot be read: {error.strerror}"
         if found != digest:
@@ -97,7 +90,7 @@ def check_snapshot(task: Mapping[str, Any]) -> str | None:
     return None
 
 
-def digest_file(path: str) -> tuple[int, str]:
+def digest_file(path: str | bytes) -> tuple[int, str]:
     """Size in bytes and sha256 of a file. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as source:
@@ -107,10 +100,10 @@ def digest_file(path: str) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def output_paths(task: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(as declared, absolute) of each declared output."""
+def output_paths(task: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """(as declared, absolute and as the kernel takes it) of each declared output."""
     cwd = str(task.get("cwd", "/"))
-    return [(path, os.path.join(cwd, path)) for path in task.get("outputs", ())]
+    return [(path, native_bytes(os.path.join(cwd, path))) for path in task.get("outputs", ())]
 
 
 def prove_outputs(task: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:

@@ -19,6 +19,7 @@ class Seen(NamedTuple):
     group: int
     session: int
     start_ticks: int
+    is_gone: bool = False  # it runs nothing any more and waits to be collected
 
 
 class ProcessTable:
@@ -29,7 +30,7 @@ class ProcessTable:
         return host.all_pids()
 
     def look(self, pid: int) -> Seen | None:
-        """The living process with that pid, or None."""
+        """The process with that pid, one that waits to be collected included, or None."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as source:
                 raw = source.read()
@@ -37,9 +38,9 @@ class ProcessTable:
             return None
         fields = raw[raw.rindex(b")") + 2 :].split()
         state = fields[0].decode("ascii", "replace")
-        if state in _GONE:
-            return None
-        return Seen(pid, state, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+        # The first thread may be over while others of the process run.
+        is_gone = state in _GONE and int(fields[17]) < 2
+        return Seen(pid, state, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), is_gone)
 
     def mark(self, pid: int) -> str | None:
         """The attempt that its environment names; None when it names none, or may not be read."""

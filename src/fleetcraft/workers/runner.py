@@ -20,6 +20,7 @@ from fleetcraft.core.names import TaskId
 from fleetcraft.core.outcome import Start
 from fleetcraft.core.records import spawned_body, started_body, success_body
 from fleetcraft.core.states import LossCause, Outcome
+from fleetcraft.core.task import native_bytes
 from fleetcraft.workers.book import Claim, Pace
 from fleetcraft.workers.cgroup import oom_kills
 from fleetcraft.workers.child import Child, Ended, Launch, Supervisor
@@ -345,7 +346,7 @@ class Runner:
         """Run the person's command about the end of a task; it holds no slot and its failure changes nothing."""
         env = {
             **base_environment(running.task, os.environ, self.pass_env),
-            b"FLEETCRAFT_TASK": os.fsencode(str(running.task["name"])),
+            b"FLEETCRAFT_TASK": native_bytes(str(running.task["name"])),
             b"FLEETCRAFT_STATE": str(ruling.final).encode(),
             b"FLEETCRAFT_OUTCOME": ruling.outcome.value.encode(),
         }

@@ -31,7 +31,7 @@ class Starter:
         progress = True
         while progress and now_s >= self.hold_until_s:
             progress = any(self._start_from(claim, now_s) for claim in self.ctx.book.by_priority())
-        if self.runner.spare_permits:
+        if self.runner.spare_permits or self.calls.spare_permits:
             self.return_permits()
 
     @property
@@ -53,12 +53,12 @@ class Starter:
             if first is None:
                 return False
             position, attempt = first, claim.attempt_of(first)
+        task = claim.batch.complete(position, json.loads(claim.line(position)))
         if claim.alone and position in claim.alone:
-            if not self._nothing_runs():
+            if not self._nothing_else_runs(task):
                 return False
         elif self._one_runs_alone():
             return False
-        task = claim.batch.complete(position, json.loads(claim.line(position)))
         if "call" in task:
             return self._start_call(claim, position, attempt, task, single=due is not None)
         return self._start_command(claim, position, attempt, task, now_s)
@@ -99,7 +99,12 @@ class Starter:
         most = 1 if single else self.calls.chunk_size(claim.token.lane)
         if self.ctx.options.max_tasks is not None:
             most = max(1, min(most, self.ctx.options.max_tasks - self.started))
+        permits = self._permits(claim)
+        if permits is None:
+            return False
         self.started += self.calls.send(host, claim, position, attempt, task, most)
+        if host.chunk is not None:
+            host.chunk.permits = permits
         return True
 
     def _load(self, claim: Claim, task: dict[str, Any], key: str) -> bool:
@@ -119,9 +124,10 @@ class Starter:
             return False
         return True
 
-    def _nothing_runs(self) -> bool:
-        self.calls.evict()
-        return not self.runner.busy and not self.calls.hosts
+    def _nothing_else_runs(self, task: dict[str, Any]) -> bool:
+        """True when the task would have the worker to itself; the resident that it needs is no company."""
+        own = self.calls.key_of(task) if "call" in task else None
+        return self.calls.keep_only(own) and not self.runner.busy
 
     def _one_runs_alone(self) -> bool:
         return any(claim.alone and not claim.alone.isdisjoint(claim.running) for claim in self.ctx.book)
@@ -131,14 +137,16 @@ class Starter:
         uses = claim.request.uses
         if not uses:
             return []
-        for entry in self.runner.spare_permits:
-            if entry[0] == uses:
-                self.runner.spare_permits.remove(entry)
-                return entry[1]
+        for spare in (self.runner.spare_permits, self.calls.spare_permits):
+            for entry in spare:
+                if entry[0] == uses:
+                    spare.remove(entry)
+                    return entry[1]
         return take_permits(self.ctx.spool, self.ctx.life.id, uses, self.ctx.requests.limits)
 
     def return_permits(self) -> None:
         """Give back permits that no task took over."""
-        for _, permits in self.runner.spare_permits:
-            return_permits(self.ctx.spool, permits)
-        self.runner.spare_permits.clear()
+        for spare in (self.runner.spare_permits, self.calls.spare_permits):
+            for _, permits in spare:
+                return_permits(self.ctx.spool, permits)
+            spare.clear()

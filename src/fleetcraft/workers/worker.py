@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fleetcraft import __version__
 from fleetcraft.core.clock import Clock, SystemClock
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN, LifeEnded, OutOfReach
-from fleetcraft.core.names import HELD, WAITING
+from fleetcraft.core.names import CLAIM, HELD, WAITING
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.core.states import LossCause, Outcome, WorkerState
 from fleetcraft.spool.evidence import ReapPolicy
@@ -27,13 +27,14 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files, explain
 from fleetcraft.store.journal import JournalEnded, is_storage_full
 from fleetcraft.workers.beat import compose
+from fleetcraft.workers.black_hole import BlackHole, Finding
 from fleetcraft.workers.calls import Calls
 from fleetcraft.workers.child import Supervisor
 from fleetcraft.workers.claimer import Claimer
 from fleetcraft.workers.context import Context
 from fleetcraft.workers.devices import DeviceWatch, ForeignMemory, open_sensor
 from fleetcraft.workers.ears import Ears
-from fleetcraft.workers.health import BlackHole, check_health
+from fleetcraft.workers.health import check_health
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.options import WorkerOptions
 from fleetcraft.workers.resident import ResidentState
@@ -50,6 +51,7 @@ REQUESTS_EVERY_S = 1.0
 SHARE_EVERY_S = 1.0
 HELD_EVERY_S = 2.0
 FLUSH_EVERY_S = 1.0
+PROBE_EVERY_S = 0.5
 LIST_AT_MOST_EVERY_S = 0.01
 # Without a lease nobody takes a silent worker of another host for dead; still look after so long a pause.
 _PAUSE_LIMIT_S = 30.0
@@ -95,7 +97,9 @@ class Worker:
         self._signals = 0
         self._reaped = False
         self._looked_alive_boot_s = 0.0
+        self._said_full = False
         self._must_list = True
+        self._others_may_share = False
         self._held_seen = False  # some task waits for others: an end of ours may be what it waits for
         self._listed_s = -1.0
         self._tokens_seen_ns = -1
@@ -147,7 +151,7 @@ class Worker:
             clock, self.sink, self.supervisor, capacity, self.logs, pace, life, options.pass_env,
             options.deadline_utc, options.kill_grace_s,
         )  # fmt: skip
-        self.claimer = Claimer(self.ctx, Upstream(self.spool))
+        self.claimer = Claimer(self.ctx, Upstream(self.spool), self.calls.idle_lanes)
         self.starter = Starter(self.ctx, self.runner, self.calls)
         self.reaper = Reaper(self.life, self.ctx.reader, ReapPolicy(lease_s=options.lease_s))
         self.black_hole = BlackHole(self.spool, life)
@@ -156,6 +160,7 @@ class Worker:
         self.beat_timer, self.request_timer = Timer(options.heartbeat_s), Timer(REQUESTS_EVERY_S)
         self.reap_timer, self.share_timer = Timer(REAP_EVERY_S), Timer(SHARE_EVERY_S, now + SHARE_EVERY_S)
         self.held_timer, self.flush_timer = Timer(HELD_EVERY_S), Timer(FLUSH_EVERY_S)
+        self.probe_timer = Timer(PROBE_EVERY_S)
         self.announce_timer = Timer(ANNOUNCE_AFTER_S, now + ANNOUNCE_AFTER_S)
         self.stat_timer, self.list_timer = Timer(STAT_EVERY_S), Timer(LIST_EVERY_S)
         self._look_before_claiming()
@@ -181,6 +186,8 @@ class Worker:
                 if self.state is WorkerState.UP and not self.sink.storage_full:
                     self._feed(now)
                 self._settle()
+                if self.sink.storage_full and not self._said_full:
+                    self._on_storage_full()
                 if self._finished(now):
                     return
             except OSError as error:
@@ -217,20 +224,48 @@ class Worker:
     def _settle(self) -> None:
         """Write the receipts that were put off while slots were filled, then release what is done."""
         self.sink.flush_later()
+        if self.black_hole.found and self.black_hole.streak:
+            # What was still running when the node was found out failed for the same reason.
+            late = list(self.black_hole.streak)
+            self.black_hole.streak.clear()
+            self._take_back(late, "failed on this node, which is a black hole")
         for claim in [claim for claim in self.ctx.book if claim.done]:
             self.claimer.release(claim)
 
     def _count(self, concluded: Concluded) -> None:
         self.counts[concluded.ruling.outcome.value] += concluded.count
-        if concluded.ruling.outcome in (Outcome.FAILED, Outcome.SUCCEEDED):
-            verdict = self.black_hole.observe(concluded)
-            if verdict is not None:
-                self._leave_black_hole(verdict.reason)
+        self.black_hole.observe(concluded)
 
-    def _leave_black_hole(self, reason: str) -> None:
-        """Take back the failures of this node: they are its own, not the tasks'."""
+    def _probe(self, now: float) -> bool:
+        """Settle whether failures are this node's or the tasks'; True while that is open, and nothing is started."""
+        hole = self.black_hole
+        if hole.probe is None and not hole.suspects():
+            return False
+        if hole.probe is None:
+            self.ctx.say("tasks fail here while others succeed elsewhere; one of them is offered again as a probe")
+            self.claimer.give_back_unstarted()
+            self._take_back([hole.begin(now)], "offered again, to see whether it fails elsewhere too")
+            self.probe_timer.next_s = now + self.probe_timer.every_s
+        for claim in [claim for claim in self.ctx.book if not claim.running and not claim.done]:
+            self.claimer.let_go(claim)
+        if not self.probe_timer.due(now):
+            return True
+        finding = hole.look(self.ctx.read_everything(), now)
+        if finding is Finding.NODE:
+            self._leave_black_hole()
+        return finding is Finding.OPEN
+
+    def _leave_black_hole(self) -> None:
+        count = len(self.black_hole.streak) + 1
+        reason = f"{count} tasks failed on this node while they succeed elsewhere"
+        self._take_back(list(self.black_hole.streak), reason)
+        self.black_hole.streak.clear()
         self.exit_code = EXIT_FAILED
-        for entry in self.black_hole.streak:
+        self._drain(LossCause.BLACK_HOLE, reason)
+
+    def _take_back(self, failures: list[Concluded], reason: str) -> None:
+        """The failures of this node are its own, not the tasks'."""
+        for entry in failures:
             self.sink.record(
                 {
                     "t": "receipt", "b": entry.id.batch, "i": entry.id.index, "g": entry.claim.token.gen,
@@ -239,11 +274,9 @@ class Worker:
                 }
             )  # fmt: skip
         self.sink.sync()
-        for entry in self.black_hole.streak:
+        for entry in failures:
             if entry.ruling.final is not None:
                 self.claimer.revive(entry.claim, entry.position, entry.attempt + 1)
-        self.black_hole.streak.clear()
-        self._drain(LossCause.BLACK_HOLE, reason)
 
     def _hear(self, now: float) -> None:
         if self.watch.drain():
@@ -286,8 +319,8 @@ class Worker:
     def _tick(self, now: float) -> None:
         if self.sink.storage_full:
             # Trying is the only way to know: numbers of free space decide nothing.
-            if self.flush_timer.due(now) and self.sink.flush():
-                self.ctx.say("the storage takes records again")
+            if self.flush_timer.due(now):
+                self._try_storage()
         elif now - self.sink.last_sync_s >= SYNC_EVERY_S:
             self.sink.sync()
         if self.beat_timer.due(now):
@@ -315,8 +348,17 @@ class Worker:
                 raise
             self._on_storage_full()
 
-    def _on_storage_full(self) -> None:
+    def _try_storage(self) -> None:
+        """A record needs space and a heartbeat needs a new file: both must be possible again."""
+        if self.sink.flush():
+            self._beat()
         if not self.sink.storage_full:
+            self._said_full = False
+            self.ctx.say("the storage takes records again")
+
+    def _on_storage_full(self) -> None:
+        if not self._said_full:
+            self._said_full = True
             self.ctx.say("the storage is full: nothing is started until there is space")
         self.sink.storage_full = True
         self.flush_timer.next_s = self.clock.mono() + FLUSH_EVERY_S
@@ -346,6 +388,8 @@ class Worker:
 
     def _feed(self, now: float) -> None:
         """Start what can start; claim more when little is left in hand."""
+        if self._probe(now):
+            return
         self.starter.fill(now)
         if self.starter.enough:
             self._drain(LossCause.DRAINED, f"as many tasks were started as asked for ({self.starter.started})")
@@ -412,7 +456,7 @@ class Worker:
             return True
         if self.sink.storage_full:
             return self._full_for_too_long(now)
-        if len(self.ctx.book) or self._something_for_us(now):
+        if len(self.ctx.book) or self.black_hole.probe is not None or self._something_for_us(now):
             self._quiet_looks = 0
             return False
         if self._quiet_looks == 0:
@@ -421,6 +465,8 @@ class Worker:
         idle_exit, since = self.options.idle_exit_s, self._quiet_since_s or now
         # Never on one listing: two looks, each with a pass over dead lives.
         if idle_exit is None or self._quiet_looks < 2 or now - since < idle_exit:
+            return False
+        if self._others_may_share and now - since < 2 * SHARE_EVERY_S:
             return False
         self.reason = f"nothing to do for {format_duration(now - since)}"
         return True
@@ -435,6 +481,10 @@ class Worker:
         if busy or self.claimer.release_held(tokens):
             return True
         found = any(token.form == WAITING and self.claimer.could_ever(token) for token in tokens)
+        # Another worker that holds more than it runs gives some back within moments: leaving now would leave it alone.
+        self._others_may_share = any(
+            token.form == CLAIM and token.count > 1 and self.claimer.could_ever(token) for token in tokens
+        )
         self._must_list = self._must_list or found
         return found
 
@@ -467,6 +517,7 @@ class Worker:
             self.starter.hold_until_s if self.starter.hold_until_s > now else None,
             now + 0.02 if self._quiet_looks == 1 else None,
             now + 0.25 if self.runner.lingering else None,
+            self.probe_timer.next_s if self.black_hole.probe is not None else None,
             now + LIST_AT_MOST_EVERY_S if may_list else None,
             )
             if moment is not None
@@ -547,8 +598,12 @@ class Worker:
         self.supervisor.close(self.options.kill_grace_s)
 
     def _end_claims(self) -> None:
-        if self._reaped or self.life.journal.ended or not self.sink.flush():
+        if self._reaped or self.life.journal.ended:
             return  # whoever finds the claims decides, by evidence
+        if not self.sink.flush():
+            self.exit_code = self.exit_code or EXIT_TRY_AGAIN
+            self.ctx.say("the storage is full: what this worker held goes back when another one looks after it")
+            return
         self.life.check_live()
         for claim in list(self.ctx.book):
             if not claim.running:

@@ -43,9 +43,18 @@ def test_upstream_in_the_spool_counts(spool):
 
 def test_upstream_that_all_share_stands_in_every_line(spool):
     stream(spool, [task("early")])
-    stream(spool, [task("a"), task("b", "a"), {"name": "c", "call": "m:f", "args": {}}, task("d", after=[])], options(after="early"))
+    stream(
+        spool,
+        [task("a"), task("b", "a"), {"name": "c", "call": "m:f", "args": {}}, task("d", after=[])],
+        options(after="early"),
+    )
     stream(spool, "echo hi\n", options(after=["early"]))
-    assert {name: find(spool, name).get("after") for name in "abcd"} == {"a": ["early"], "b": ["a"], "c": ["early"], "d": None}
+    assert {name: find(spool, name).get("after") for name in "abcd"} == {
+        "a": ["early"],
+        "b": ["a"],
+        "c": ["early"],
+        "d": None,
+    }
     assert all(b'"after":' in line for batch in batches(spool) if batch.held for line in batch.lines(0, batch.count))
     assert stream(spool, [task("a")], options(after="early")).existing == 1
 
@@ -87,7 +96,9 @@ def test_a_circle_is_refused_and_shown(spool, listed, circle):
     said = refused(spool, listed)
     assert said.startswith("list:")
     names = circle.replace("'", "").split(" after ")
-    turned = [" after ".join(f"'{name}'" for name in (*names[k:-1], *names[:k], names[k])) for k in range(len(names) - 1)]
+    turned = [
+        " after ".join(f"'{name}'" for name in (*names[k:-1], *names[:k], names[k])) for k in range(len(names) - 1)
+    ]
     assert any(f"wait for one another: {text}" in said for text in turned)
 
 

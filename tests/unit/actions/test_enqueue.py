@@ -56,7 +56,13 @@ def test_lines_are_json_where_they_begin_with_a_brace_and_shell_lines_elsewhere(
     result = stream(spool, '\n  {"name": "j", "command": ["a"]}\n# no task\ntrue\n  echo "x"\n[ -f x ]\n"a b" c\n3\n')
     assert result.added == 6
     assert result.notes == ["1 line that began with # was skipped"]
-    assert [task["shell"] for task in tasks(spool) if "shell" in task] == ["true", '  echo "x"', "[ -f x ]", '"a b" c', "3"]
+    assert [task["shell"] for task in tasks(spool) if "shell" in task] == [
+        "true",
+        '  echo "x"',
+        "[ -f x ]",
+        '"a b" c',
+        "3",
+    ]
 
 
 def test_a_shell_group_needs_the_form_of_lines(spool):
@@ -165,7 +171,7 @@ def test_a_name_that_exists_with_other_content_says_what_differs_and_where_the_f
     said = refused(
         spool, [{"name": "b", "command": ["b"]}, {"name": "it's", "command": ["true"], "timeout": "6s"}], kind=NameTaken
     )
-    assert said.startswith("list:2: the name \"it's\" exists already with other content (timeout differ)")
+    assert said.startswith('list:2: the name "it\'s" exists already with other content (timeout differ)')
     assert "the first is task 1.1" in said
     assert "fleetcraft task show 'it'\"'\"'s'" in said
 
@@ -203,7 +209,9 @@ def test_what_is_no_content_may_change(spool):
     assert (again.added, again.existing) == (0, 1)
 
 
-@pytest.mark.parametrize("change", ({"cwd": "/tmp"}, {"timeout": 3}, {"env": {"A": "1"}}, {"gpus": 1}, {"outputs": "x"}))
+@pytest.mark.parametrize(
+    "change", ({"cwd": "/tmp"}, {"timeout": 3}, {"env": {"A": "1"}}, {"gpus": 1}, {"outputs": "x"})
+)
 def test_shared_values_are_content(spool, change):
     stream(spool, [{"name": "a", "command": ["true"]}])
     with pytest.raises(NameTaken):
@@ -230,7 +238,14 @@ def test_a_plain_line_is_named_like_the_same_line_in_json(tmp_path):
 
 def test_shared_values_lie_under_every_task(spool):
     shared = EnqueueOptions(
-        defaults={"cwd": "/data", "timeout": "2m", "retries": 3, "env": {"A": "1", "B": "1"}, "tags": ["all"], "gpus": 1},
+        defaults={
+            "cwd": "/data",
+            "timeout": "2m",
+            "retries": 3,
+            "env": {"A": "1", "B": "1"},
+            "tags": ["all"],
+            "gpus": 1,
+        },
         base_env={"PATH": "/bin"},
     )
     stream(spool, [{"name": "a", "command": ["x"]}, {"name": "b", "command": ["x"], "retries": 0, "cwd": "/other",
@@ -295,12 +310,23 @@ def test_every_key_of_a_task_has_one_place():
 def test_calls_take_the_quick_way_once_their_function_was_checked(spool, monkeypatch):
     slow: list[object] = []
     add = Assembly.add
-    monkeypatch.setattr(Assembly, "add", lambda self, task, number: (slow.append(task), add(self, task, number)))
+
+    def count(self, task, number):
+        slow.append(task)
+        add(self, task, number)
+
+    monkeypatch.setattr(Assembly, "add", count)
     listed = [{"name": f"c{n}", "call": "m:f", "args": {"n": n}} for n in range(5)]
     stream(spool, [*listed, {"name": "nan", "call": "m:f", "args": {"n": 1e308}}])
     assert len(slow) == 1
     assert [task["args"] for task in tasks(spool)][:5] == [{"n": n} for n in range(5)]
     assert "has no JSON form" in refused(spool, '{"name": "x", "call": "m:f", "args": {"n": NaN}}')
+
+
+def test_a_call_that_was_checked_with_other_resources_is_checked_again(spool):
+    call = {"call": "m:f", "args": {}}
+    said = refused(spool, [{"name": "a", **call, "timed": False}, {"name": "b", **call}], options(timed=True))
+    assert said.startswith("list:2: a call runs in a resident and cannot hold a node")
 
 
 def test_a_hundred_thousand_tasks_of_three_shapes_make_three_batches(spool):
@@ -392,10 +418,7 @@ def test_a_disk_that_fills_between_batches_says_what_was_published(tmp_path):
 
 
 def test_input_that_cannot_be_read_is_said(spool):
-    class Broken(io.RawIOBase):
-        def readable(self):
-            return True
-
+    class Broken(io.BytesIO):
         def read(self, size=-1):
             raise OSError(5, os.strerror(5))
 

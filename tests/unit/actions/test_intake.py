@@ -46,9 +46,7 @@ def test_cr_goes_only_with_its_newline_and_is_counted():
 def test_a_lone_cr_is_kept_and_said():
     lines, notes = read(b"ok\na\rb\nlast\r")
     assert lines == [b"ok", b"a\rb", b"last\r"]
-    assert notes.sentences() == [
-        "2 lines had a CR that is no part of a line end; it was kept (first at line 2)"
-    ]
+    assert notes.sentences() == ["2 lines had a CR that is no part of a line end; it was kept (first at line 2)"]
 
 
 def test_two_crs_before_a_newline_lose_one():

@@ -61,7 +61,7 @@ class RequestsMachine(RuleBasedStateMachine):
             self.cancelled[index] = True
 
     @rule(indexes=INDEXES, successes=st.booleans())
-    def ask_retry(self, indexes: set[int], successes: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
+    def ask_retry(self, indexes: set[int], successes: bool) -> None:
         may = {index for index in indexes if self.ended[index] not in (None, *([] if successes else ["succeeded"]))}
         result = retry(Spool.open(self.spool.layout.root), self.selection(indexes), succeeded=successes)
         assert result.retried == len(may)
@@ -79,7 +79,10 @@ class RequestsMachine(RuleBasedStateMachine):
         waiting = [index for index in range(TASKS) if self.ended[index] is None]
         expected = sum(not self.cancelled[index] for index in waiting)
         others = self.other_waits()
-        assert work(self.spool, self.life, lambda batch, _: ending if batch == 2 else ("failed", "failed")) == expected + others
+        assert (
+            work(self.spool, self.life, lambda batch, _: ending if batch == 2 else ("failed", "failed"))
+            == expected + others
+        )
         for index in waiting:
             self.ended[index] = "cancelled" if self.cancelled[index] else ending[1]
 

@@ -10,6 +10,7 @@ from fleetcraft.actions.selection import Selection, resolve
 from fleetcraft.core.errors import UsageError
 from fleetcraft.core.names import TaskId
 from fleetcraft.core.states import TaskState
+from fleetcraft.spool.ledger import name_hash
 from fleetcraft.spool.life import Life
 from fleetcraft.spool.reading import SpoolFold
 from tests.support.enqueuing import find_id, make_spool, options, stream
@@ -27,8 +28,12 @@ def spool(tmp_path):
     work(spool, life, lambda _, index: ("failed", "failed") if index == 1 else ("succeeded", "succeeded"))
     stream(spool, [{"name": f"b{n}", "command": ["x"]} for n in range(3)], options(tags=["even", "late"]))
     stream(spool, [{"name": f"c{n}", "command": ["x"], "after": [up]} for n, up in enumerate(["a1", "b0", "a0"])])
-    spool.life = life
     return spool
+
+
+@pytest.fixture
+def life(spool):
+    return Life.begin(spool)
 
 
 def chosen(spool, **selection):
@@ -67,9 +72,9 @@ def test_tasks_are_chosen(spool, selection, expected):
     assert chosen(spool, **selection) == expected
 
 
-def test_claimed_and_running_are_told_apart(spool):
-    claim = next(claim for claim in claim_all(spool.life) if claim.batch == 2)
-    start(spool.life, 2, 1, claim)
+def test_claimed_and_running_are_told_apart(spool, life):
+    claim = next(claim for claim in claim_all(life) if claim.batch == 2)
+    start(life, 2, 1, claim)
     assert chosen(spool, states=frozenset({S.RUNNING})) == ids(2, 1)
     assert chosen(spool, states=frozenset({S.CLAIMED})) == ids(2, 0, 2)
     assert chosen(spool, states=frozenset({S.WAITING})) == set()
@@ -111,6 +116,5 @@ def test_equal_hashes_do_not_mix_up_names(spool, monkeypatch):
     stream(spool, [{"name": f"m{n}", "command": ["x"]} for n in range(100)])
     spool.refresh()
     monkeypatch.setattr(lookup, "_FEW", 0)
-    honest = lookup.name_hash
-    monkeypatch.setattr(lookup, "name_hash", lambda name: honest("m5" if name == "x" else name))
+    monkeypatch.setattr(lookup, "name_hash", lambda name: name_hash("m5" if name == "x" else name))
     assert find_names(spool, {"m5", "x"}).keys() == {"m5"}

@@ -117,7 +117,9 @@ def test_scripts_that_the_kernel_would_misread_are_refused(spool, place, content
     assert batches(spool) == []
 
 
-@pytest.mark.parametrize("content", (b"#!/bin/sh\necho a\r\n", b"no script\r\n", b"#!/bin/sh", b"", b"\xef\xbb\xbftext"))
+@pytest.mark.parametrize(
+    "content", (b"#!/bin/sh\necho a\r\n", b"no script\r\n", b"#!/bin/sh", b"", b"\xef\xbb\xbftext")
+)
 def test_other_content_is_none_of_our_business(spool, place, content):
     (place / "ok.sh").write_bytes(content)
     assert stream(spool, [{"command": ["./ok.sh"]}, {"command": ["./absent.sh"]}], EnqueueOptions()).added == 2
@@ -164,7 +166,7 @@ def test_in_a_shell_line_the_path_is_replaced_where_it_is_a_word(spool, place, l
 
 
 @pytest.mark.parametrize(
-    "line", ("bash -c 'sh run.sh'", "sh --file=run.sh", 'sh "$HOME"run.sh', "sh run.sh && eval \"sh run.sh\"")
+    "line", ("bash -c 'sh run.sh'", "sh --file=run.sh", 'sh "$HOME"run.sh', 'sh run.sh && eval "sh run.sh"')
 )
 def test_in_quotes_or_inside_a_word_it_is_refused_with_a_way_out(spool, place, line):
     with pytest.raises(TaskInvalid, match=r"list:1: the shell line names 'run\.sh' where it cannot be frozen"):

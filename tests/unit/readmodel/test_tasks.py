@@ -8,12 +8,17 @@ import pytest
 from fleetcraft.core.names import CLAIM
 from fleetcraft.core.states import TaskState
 from fleetcraft.readmodel.detail import TaskUnknown, find_task, show_task
+from fleetcraft.readmodel.lives import read_workers
 from fleetcraft.readmodel.logs import decoded, task_log
+from fleetcraft.readmodel.status import read_status
 from fleetcraft.readmodel.tasks import list_tasks
 from fleetcraft.readmodel.verify import Found, verify_outputs
 from fleetcraft.readmodel.why import explain_task
+from fleetcraft.spool.compact import compact
 from fleetcraft.spool.life import Life
+from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.requests import CANCEL, STOP, ask
+from fleetcraft.spool.spool import Spool
 from tests.unit.readmodel.building import make_spool, only_token, publish, receipt, replace_tokens, started
 
 
@@ -155,6 +160,38 @@ def test_adopted_copies_and_segments_are_read_like_journals(tmp_path):
     assert (view.worker, view.facts["wall_s"]) == ("gone-1-aa", 4.0)
     (task,) = list_tasks(spool, pattern="a", details=True)
     assert (task.worker, task.slot) == ("gone-1-aa", 3)
+
+
+def test_compaction_changes_no_answer(tmp_path):
+    spool = make_spool(tmp_path)
+    batch = publish(spool, ["a", "b"])
+    life = Life.begin(spool)
+    life.beat({"state": "stopped", "reason": "", "capacity": {"cpus": 1, "gpus": []}, "counts": {"succeeded": 1}})
+    for index, outcome in ((0, "succeeded"), (1, "failed")):
+        started(life, batch, index)
+        receipt(life, batch, index, outcome, log=write_log(life, b"output of %d\n" % index))
+    replace_tokens(spool, batch, [])
+    assert life.close()
+
+    def answers():
+        fresh = Spool.open(spool.layout.root)
+        tasks = [task.as_json() for task in list_tasks(fresh, details=True)]
+        shown = [show_task(fresh, name).as_json() for name in "ab"]
+        output = [b"".join(task_log(fresh, name)) for name in "ab"]
+        status = read_status(fresh)
+        workers = [worker.as_json() for worker in read_workers(fold_of(fresh), 0.0)]
+        return tasks, shown, output, status.counts, status.ended_workers, workers
+
+    before = answers()
+    assert before[2] == [b"output of 0\n", b"output of 1\n"]
+    assert compact(spool, grace_s=0.0).removed == 1
+    assert answers() == before
+
+
+def fold_of(spool):
+    reader = SpoolFold(spool)
+    reader.refresh()
+    return reader
 
 
 def test_output_is_the_byte_range_of_the_receipt(tmp_path):

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 import pytest
 
@@ -15,28 +14,37 @@ from fleetcraft.core.errors import FleetcraftError, LifeEnded
 from fleetcraft.core.names import CLAIM, TaskId, Token
 from fleetcraft.core.resources import Request
 from fleetcraft.core.states import TaskState
-from fleetcraft.spool import folding
+from fleetcraft.spool import foldgroups
 from fleetcraft.spool.check import check
-from fleetcraft.spool.folding import FoldLimits, fold_small, maybe_fold
+from fleetcraft.spool.foldgroups import FoldLimits
+from fleetcraft.spool.folding import fold_small, maybe_fold
 from fleetcraft.spool.layout import Layout
 from fleetcraft.spool.life import Life
 from fleetcraft.spool.maintenance import FOLDING, fold_publication, permit_holder, settle_folded, take_permit
 from fleetcraft.spool.publish import LedgerWriter
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.spool import Spool
-from fleetcraft.store.files import Files
-from fleetcraft.testing.files import Crash, CrashingFiles, FaultyFiles, LostReplyFiles, Operation, WrappedFiles
+from fleetcraft.testing.files import Crash, CrashingFiles, FaultyFiles, LostReplyFiles, Operation
 from tests.support import upkeep
-from tests.support.upkeep import AtOperation, Template, bury_the_dead, drain, names_of_all, offers, publish, publish_many
+from tests.support.upkeep import (
+    AtOperation,
+    Template,
+    bury_the_dead,
+    drain,
+    names_of_all,
+    offers,
+    publish,
+    publish_many,
+)
 
-T = TypeVar("T")
+CHANGING = ("rename", "link", "unlink", "create")
 
 
 @pytest.fixture
 def small_classes(monkeypatch):
     """Fold at 3 batches, and let classes grow by 3."""
-    monkeypatch.setattr(folding, "FOLD_AT", 3)
-    monkeypatch.setattr(folding, "_FACTOR", 100)
+    monkeypatch.setattr(foldgroups, "FOLD_AT", 3)
+    monkeypatch.setattr(foldgroups, "FACTOR", 100)
 
 
 @pytest.fixture
@@ -61,7 +69,8 @@ def leftovers(root: str) -> list[str]:
     spool = Spool.open(root)
     spool.refresh()
     known = {f"{batch.number}.jsonl" for batch in spool.batches()}
-    known |= {f"{batch.publication}.{end}" for batch in spool.batches() if not batch.is_small for end in ("idx", "names")}
+    large = [batch.publication for batch in spool.batches() if not batch.is_small]
+    known |= {f"{publication}.{end}" for publication in large for end in ("idx", "names")}
     return sorted(set(os.listdir(spool.layout.batches)) - known) + [
         token.name for token in spool.tokens().tokens if token.life
     ]
@@ -92,8 +101,8 @@ def test_63_batches_stay_as_they_are(spool):
 
 
 def test_folds_are_folded_again_and_every_id_survives(spool, monkeypatch):
-    monkeypatch.setattr(folding, "FOLD_AT", 4)
-    monkeypatch.setattr(folding, "_FACTOR", 4)
+    monkeypatch.setattr(foldgroups, "FOLD_AT", 4)
+    monkeypatch.setattr(foldgroups, "FACTOR", 4)
     numbers: list[int] = []
     for place in range(37):
         numbers += publish_many(spool, 1, first=place)
@@ -310,9 +319,8 @@ def test_a_lost_reply_anywhere_in_a_fold_loses_and_doubles_nothing(tmp_path, sma
     while True:
         root = template.copy()
         count = iter(range(10_000))
-        changing = ("rename", "link", "unlink", "create")
         files = LostReplyFiles(
-            lose=lambda operation, n=at, count=count: operation.kind in changing and next(count) == n,  # type: ignore[misc]
+            lose=lambda operation, n=at, count=count: operation.kind in CHANGING and next(count) == n,  # type: ignore[misc]
             retransmitted=True,
         )
         try:
@@ -361,7 +369,7 @@ def test_an_enqueue_at_any_moment_of_a_fold_keeps_its_number_and_its_name(tmp_pa
 
 def test_the_same_enqueue_at_any_moment_of_a_fold_finds_its_names(tmp_path, small_classes):
     def enqueue_again(root: str) -> None:
-        writer = LedgerWriter(Spool.open(root), Request(), 500, False, [upkeep.DEFAULTS])  # noqa: FBT003  as in the code
+        writer = LedgerWriter(Spool.open(root), Request(), 500, False, [upkeep.DEFAULTS])
         writer.add("t1-7", b'{"command":["true","t1-7"],"name":"t1-7"}')
         done = writer.commit()
         assert (done.added, done.existing) == (0, 1)
@@ -492,7 +500,7 @@ def test_a_slow_publisher_never_takes_the_number_of_a_folded_batch(tmp_path, sma
 
 def test_a_folder_that_died_is_reaped_by_the_next_enqueue(spool, small_classes, monkeypatch):
     publish_many(spool, 3)
-    monkeypatch.setattr(os, "urandom", lambda count: bytes(count))
+    monkeypatch.setattr(os, "urandom", bytes)
     dead = Life.begin(spool, kind="maintenance")
     assert take_permit(dead, FOLDING)
     assert maybe_fold(spool) is None
@@ -508,7 +516,7 @@ def test_a_folder_that_died_is_reaped_by_the_next_enqueue(spool, small_classes, 
 def test_maybe_fold_reports_no_storage_error(tmp_path, small_classes, monkeypatch):
     root = str(tmp_path / "spool")
     publish_many(Spool.open(root, create=True), 3)
-    monkeypatch.setattr(os, "urandom", lambda count: bytes(count))
+    monkeypatch.setattr(os, "urandom", bytes)
     full = FaultyFiles(fault=lambda operation: errno.ENOSPC if operation.kind == "make_folder" else None)
     spool = Spool.open(root, files=full)
     spool.refresh()

@@ -51,7 +51,7 @@ def test_other_content_is_found_whatever_the_sizes(spool, old, new):
 @pytest.mark.parametrize(("old", "new"), ((10, 10), (3, 100), (300, 5), (80, 70)))
 def test_colliding_hashes_lose_and_double_nothing(spool, monkeypatch, old, new):
     """All names share three hashes, so every comparison must be settled by the lines."""
-    for module in (publish, ):
+    for module in (publish,):
         monkeypatch.setattr(module, "name_hash", lambda name: int(name[1:]) % 3)
     monkeypatch.setattr("fleetcraft.spool.ledger.name_hash", lambda name: int(name[1:]) % 3)
     write(spool, listed(old))

@@ -13,9 +13,10 @@ import pytest
 
 from fleetcraft.core.clock import SystemClock
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
-from fleetcraft.workers.child import Launch, Supervisor
+from fleetcraft.workers.child import Graces, Launch, Supervisor
 from fleetcraft.workers.launch import Folders, Programs
-from tests.support.children import LIFE, PATH, Ward, open_descriptors, until
+from fleetcraft.workers.process_table import ProcessTable
+from tests.support.children import LIFE, PATH, Ward, new_mark, open_descriptors, until
 
 
 @pytest.fixture
@@ -304,12 +305,65 @@ def test_many_ends_at_once_are_all_delivered(ward):
     assert ward.supervisor.next_deadline_s() is None
 
 
+class Stuck(ProcessTable):
+    """KILL does not reach some processes, as when they wait for a dead file server."""
+
+    def __init__(self):
+        self.deaf: set[int] = set()
+
+    def send(self, pid, number):
+        if pid not in self.deaf:
+            super().send(pid, number)
+
+    def where(self, pid):
+        return "state D, in nfs_wait_bit_killable"
+
+
+def test_what_cannot_be_killed_is_declared_and_watched_until_it_is_gone(tmp_path):
+    table = Stuck()
+    ward = Ward(tmp_path, table=table, graces=Graces(settle_s=0.02, sweep_s=0.05, declare_s=0.2))
+    child = ward.shell("sleep 300 & echo $! > left.part; mv left.part left; exit 3")
+    left = ward.pid_in("left")
+    table.deaf.add(left)
+    ended = ward.wait(child)
+    assert (ended.exit_code, ended.left_background) == (3, (left,))
+    assert ended.unkillable == ((left, "state D, in nfs_wait_bit_killable"),)
+    assert ward.supervisor.unkillable() == {left}
+    assert ward.wait(ward.start("true")).exit_code == 0
+    os.kill(left, signal.SIGKILL)
+    until(lambda: ward.turn() or not ward.supervisor.unkillable(), "it is gone at last")
+    assert ward.close() == []
+
+
+def test_a_leader_that_cannot_be_killed_has_neither_exit_code_nor_signal(tmp_path, monkeypatch):
+    ward = Ward(tmp_path, table=Stuck(), graces=Graces(settle_s=0.02, sweep_s=0.05, declare_s=0.2))
+    child = ward.start("sleep", "300")
+    monkeypatch.setattr(os, "killpg", lambda pid, number: None)
+    ward.supervisor.stop(child, "timeout", grace_s=0.05)
+    ended = ward.wait(child)
+    assert (ended.exit_code, ended.signal, ended.stop_reason) == (None, None, "timeout")
+    assert ended.unkillable == ((child.pid, "state D, in nfs_wait_bit_killable"),)
+    assert ward.supervisor.running() == []
+    os.kill(child.pid, signal.SIGKILL)
+    until(lambda: ward.turn() or not ward.supervisor.unkillable(), "it is gone at last")
+    assert ward.close() == []
+
+
+def test_closing_names_what_it_could_not_end(tmp_path, monkeypatch):
+    ward = Ward(tmp_path, table=Stuck(), graces=Graces(declare_s=0.1))
+    child = ward.start("sleep", "300")
+    monkeypatch.setattr(os, "killpg", lambda pid, number: None)
+    assert ward.close(0.0) == [(child.pid, "state D, in nfs_wait_bit_killable")]
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitpid(child.pid, 0)
+
+
 def test_closing_gives_back_descriptors_handler_and_wake_up(tmp_path):
     handler = signal.getsignal(signal.SIGCHLD)
     before = open_descriptors()
     one = Supervisor(SystemClock(), LIFE)
     with (tmp_path / "log").open("w") as log:
-        one.spawn(Launch(argv=["sleep", "300"], cwd="/", env=PATH, output=log.fileno(), mark="m"))
+        one.spawn(Launch(argv=["sleep", "300"], cwd="/", env=PATH, output=log.fileno(), mark=new_mark()))
         started = time.monotonic()
         assert one.close(5.0) == []
     assert time.monotonic() - started < 5

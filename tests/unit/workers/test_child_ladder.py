@@ -252,6 +252,20 @@ def test_an_orphan_without_a_mark_is_known_by_the_session_of_its_attempt(world):
     assert second.leader_lives
 
 
+def test_an_orphan_that_ends_while_it_is_looked_at_makes_us_look_again(world):
+    # Its own child came home after the list was read; without a second look the attempt would seem to be over.
+    child = world.start(900, "a")
+    world.table.add(901, ME, session=901, mark="a")
+    world.table.seen[901] = world.table.seen[901]._replace(state="Z", is_gone=True)
+    world.end_leader(child)
+    assert not world.kin.refresh(world.leaders, world.open, (), world.clock.now_s)
+    assert world.clock.now_s < world.kin.walk_again_s < world.clock.now_s + 0.1
+    world.table.end(901)
+    world.table.add(902, ME, session=902, mark="a")
+    assert not world.step(child, End())
+    assert [orphan.seen.pid for orphan in world.kin.orphans_of(child, world.open)] == [902]
+
+
 def test_descendants_are_found_through_parents_whatever_their_mark(world):
     # A worker inside of an attempt gives its own marks.
     child = world.start(900, "a")

@@ -20,7 +20,7 @@ import pytest
 
 from fleetcraft.workers import resident_main as far
 from fleetcraft.workers.resident import MOST_CALLS, Block, InFlight, Resident, ResidentState
-from tests.support.children import PATH, Ward, is_gone, until
+from tests.support.children import PATH, Ward, is_gone, new_mark, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -83,14 +83,13 @@ class Pair:
 
     def __init__(self, ward: Ward, call: str, setup: str | None = None, setup_args=None, **options) -> None:
         self.ward = ward
-        ward.count += 1
         usual: dict[str, Any] = {"python": sys.executable, "cwd": str(ward.folder), "env": PATH, "output": ward.output}
         self.resident = Resident.start(
             ward.supervisor,
             call=call,
             setup=setup,
             setup_args=setup_args,
-            mark=f"resident.{ward.count}",
+            mark=new_mark(),
             **(usual | options),
         )
 
@@ -448,11 +447,11 @@ def test_an_answer_that_makes_no_sense_is_a_fault(pair, ward):
 DYING = """
 import sys, time
 from pathlib import Path
-from tests.support.children import PATH, Ward
+from tests.support.children import PATH, Ward, new_mark
 from fleetcraft.workers.resident import Resident, ResidentState
 ward = Ward(Path(sys.argv[1]))
 one = Resident.start(ward.supervisor, python=sys.executable, call="functions:wait", setup=None, setup_args=None,
-                     cwd=sys.argv[1], env=PATH, output=ward.output, mark="m")
+                     cwd=sys.argv[1], env=PATH, output=ward.output, mark=new_mark())
 while one.state is ResidentState.LOADING:
     ward.turn(0.01)
     one.receive()
