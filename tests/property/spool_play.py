@@ -38,7 +38,7 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files
 from fleetcraft.store.journal import read_lines
 from fleetcraft.testing.clock import ManualClock
-from fleetcraft.testing.files import Operation
+from fleetcraft.testing.files import Operation, StaleFiles
 from fleetcraft.testing.scheduler import Act, Interleaver
 
 RETRIES = 1
@@ -118,6 +118,7 @@ class Stage:
     root: str
     fails: set[tuple[int, int]] = field(default_factory=set)  # (task index, attempt) that fails
     many_hosts: bool = False
+    stale_s: float = 0.0  # how old the listings and look-ups of an actor may be; every operation takes a second
     clock: ManualClock = field(default_factory=ManualClock)
     owners: dict[str, str] = field(default_factory=dict)  # life: actor
     gone: set[str] = field(default_factory=set)  # actors whose process has ended
@@ -136,7 +137,10 @@ class Stage:
 
     def enter(self, name: str, work: Callable[[Files], None]) -> None:
         """Bring an actor onto the stage."""
-        self.play.add(name, work, QuickFiles())
+        files: Files = QuickFiles()
+        if self.stale_s and name not in ("first", "last"):
+            files = StaleFiles(files, self.clock, self.stale_s)
+        self.play.add(name, work, files)
 
     def spool(self, files: Files) -> Spool:
         spool = Spool(self.root, files=files, clock=self.clock)
@@ -146,6 +150,10 @@ class Stage:
     def boot(self) -> str:
         """The boot id of the actor whose thread asks."""
         return f"boot-{threading.current_thread().name}" if self.many_hosts else "boot-of-all"
+
+    @property
+    def policy(self) -> ReapPolicy:
+        return ReapPolicy(cache_limit_s=self.stale_s)
 
     def reader(self, spool: Spool) -> SpoolFold:
         return SpoolFold(spool, durable=True, _boot=self.boot())
@@ -168,6 +176,7 @@ class Stage:
     # What must hold after every operation
 
     def observe(self) -> None:
+        self.clock.advance(1.0)
         name, act, operation = self.play.log[-1]
         actor = self.play.actors[name]
         if act is Act.KILL or actor.ended:
@@ -272,7 +281,7 @@ class Worker:
 
     def _live(self, spool: Spool, life: Life) -> None:
         reader = self.stage.reader(spool)
-        reaper = Reaper(life, reader, judge=self.stage.judge)
+        reaper = Reaper(life, reader, self.stage.policy, judge=self.stage.judge)
         for _ in range(self.passes):
             life.beat({"state": "up"})
             life.check_live()
@@ -378,7 +387,7 @@ def reap(stage: Stage, name: str, rounds: int = 4) -> Callable[[Files], None]:
         try:
             life = Life.begin(spool, kind="maintenance")
             stage.owners[life.id] = name
-            reaper = Reaper(life, stage.reader(spool), judge=stage.judge)
+            reaper = Reaper(life, stage.reader(spool), stage.policy, judge=stage.judge)
             for _ in range(rounds):
                 reaper.step()
             life.close()

@@ -45,13 +45,14 @@ class Scene:
     with_person: bool = False
     with_publisher: bool = False
     many_hosts: bool = False
+    stale_s: float = 0.0
 
 
 _CHANGES = st.integers(0, 10) | st.integers(0, 30)
 
 
 @st.composite
-def scenes(draw, *, pauses=False, person=False):
+def scenes(draw, *, pauses=False, person=False, stale=False):
     workers = draw(st.integers(1, 3))
     actors = st.integers(0, workers + 3)
     steps = st.integers(1, 5) | st.integers(1, 80)
@@ -71,11 +72,14 @@ def scenes(draw, *, pauses=False, person=False):
         with_person=person,
         with_publisher=draw(st.booleans()),
         many_hosts=draw(st.booleans()),
+        stale_s=draw(st.sampled_from([20.0, 60.0, 200.0])) if stale else 0.0,
     )
 
 
 def run(root, scene):
-    stage = Stage(str(root), fails=scene.fails, many_hosts=scene.many_hosts, strict=scene.pause is None)
+    stage = Stage(
+        str(root), fails=scene.fails, many_hosts=scene.many_hosts, stale_s=scene.stale_s, strict=scene.pause is None,
+    )  # fmt: skip
     with stage.patched():
         try:
             _first_acts(stage, scene)
@@ -235,10 +239,16 @@ def test_a_person_retries_meanwhile(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)
 
 
+@_FEW
+@given(scene=scenes(stale=True))
+def test_listings_and_look_ups_are_old(tmp_path_factory, scene):
+    run(tmp_path_factory.mktemp("spool") / "s", scene)
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @_MANY
-@given(scene=scenes() | scenes(pauses=True) | scenes(person=True))
+@given(scene=scenes() | scenes(pauses=True) | scenes(person=True) | scenes(stale=True))
 def test_many_plays(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)

@@ -123,8 +123,9 @@ class Storm:
         # Work comes with the kills, so that there is some until the last of them.
         share = 1.0 if not self.plan.kills else (self.kills.total() + 1) / self.plan.kills
         still = self._batches - int(share * self._batches)
-        waiting = [name for name in list(self._to_publish)[: max(0, len(self._to_publish) - still)] if name not in self._running]
-        busy = len(self._to_publish) - len(waiting)
+        due = list(self._to_publish)[: max(0, len(self._to_publish) - still)]
+        waiting = [name for name in due if name not in self._running]
+        busy = len(due) - len(waiting)
         for name in dice.sample(waiting, min(len(waiting), max(0, self.plan.publishers - busy))):
             self._running[name] = self.lab.start(self._to_publish[name])
 

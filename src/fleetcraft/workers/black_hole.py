@@ -16,7 +16,7 @@ from fleetcraft.core.outcome import Fold
 from fleetcraft.core.states import Outcome, TaskState
 from fleetcraft.spool.life import HEARTBEAT, read_json
 from fleetcraft.spool.spool import Spool
-from fleetcraft.workers.runner import Concluded
+from fleetcraft.workers.attempt import Concluded
 
 # So many different tasks in a row must fail here, and so many succeed elsewhere meanwhile, before a probe is made.
 STREAK = 5

@@ -9,11 +9,11 @@ from typing import Any
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.names import TaskId
 from fleetcraft.core.states import LossCause, Outcome
+from fleetcraft.workers.attempt import Concluded, how
 from fleetcraft.workers.book import Claim, Pace
 from fleetcraft.workers.child import Ended
 from fleetcraft.workers.payload import prove_outputs
 from fleetcraft.workers.resident import Block, Resident
-from fleetcraft.workers.runner import Concluded
 from fleetcraft.workers.sink import Sink
 from fleetcraft.workers.slots import Slot
 from fleetcraft.workers.verdict import End, Ruling, Tally, rule
@@ -215,7 +215,3 @@ class CallReceipts:
         """The record of a stretch of calls that ran on while this worker was taken for dead."""
         body = self._base(host, chunk, chunk.done, Outcome.ABANDONED)
         return {**body, "k": chunk.count - chunk.done, "error": reason}
-
-
-def how(ended: Ended) -> str:
-    return f"signal {ended.signal}" if ended.signal else f"exit {ended.exit_code}"

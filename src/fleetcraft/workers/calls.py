@@ -17,8 +17,9 @@ from typing import Any
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.outcome import Fold, Start
+from fleetcraft.workers.attempt import how
 from fleetcraft.workers.book import Claim, Pace
-from fleetcraft.workers.callreceipts import CallReceipts, Chunk, Host, how
+from fleetcraft.workers.callreceipts import CallReceipts, Chunk, Host
 from fleetcraft.workers.child import Ended, Supervisor
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.payload import Place, attempt_environment, base_environment, slot_environment
@@ -49,7 +50,9 @@ class Calls:
     kill_grace_s: float
     hosts: dict[int, Host] = field(default_factory=dict)  # by pid
     broken: dict[str, End] = field(default_factory=dict)  # by key: why the last resident could not be loaded
-    spare_permits: list[tuple[tuple[tuple[str, int], ...], list[str]]] = field(default_factory=list)  # of calls that ended
+    spare_permits: list[tuple[tuple[tuple[str, int], ...], list[str]]] = field(
+        default_factory=list
+    )  # of calls that ended
     receipts: CallReceipts = field(init=False)
 
     def __post_init__(self) -> None:

@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any
 
 from fleetcraft.core.clock import Clock
-from fleetcraft.core.names import TaskId
 from fleetcraft.core.outcome import Start
 from fleetcraft.core.records import spawned_body, started_body, success_body
 from fleetcraft.core.states import LossCause, Outcome
 from fleetcraft.core.task import native_bytes
+from fleetcraft.workers.attempt import Concluded, Running, end_of, how, receipt_details, spawn_problem
 from fleetcraft.workers.book import Claim, Pace
 from fleetcraft.workers.cgroup import oom_kills
-from fleetcraft.workers.child import Child, Ended, Launch, Supervisor
+from fleetcraft.workers.child import Ended, Launch, Supervisor
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.payload import (
     Place,
@@ -46,42 +46,6 @@ ANNOUNCE_AFTER_S = 1.0
 _NOTHING: dict[str, Any] = {"t": "spawned"}  # nothing that a fold needs
 _LINGER_S = 30.0
 _ENVIRONMENTS_KEPT = 256
-
-
-@dataclass(slots=True)
-class Running:
-    """One attempt in progress."""
-
-    claim: Claim
-    position: int
-    id: TaskId
-    attempt: int
-    task: Mapping[str, Any]
-    slot: Slot
-    log: tuple[int, int]  # file number, first byte
-    at_utc: float
-    at_mono_s: float
-    child: Child | None = None
-    stage: str = "run"
-    deadline_s: float | None = None
-    permits: list[str] = field(default_factory=list)
-    how: Start = Start.SINGLE
-    first: Ended | None = None  # how the task itself ended, while its validator runs
-    proofs: list[dict[str, Any]] = field(default_factory=list)
-    announced: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Concluded:
-    """What the loop is told about a finished attempt."""
-
-    id: TaskId
-    ruling: Ruling
-    wall_s: float
-    claim: Claim
-    position: int
-    attempt: int
-    count: int = 1
 
 
 @dataclass(slots=True)
@@ -134,7 +98,7 @@ class Runner:
                 if error.errno in _NODE_TROUBLE:
                     self._undo(running, error)
                     return False
-                problem = _spawn_problem(error, task)
+                problem = spawn_problem(error, task)
         if problem is not None:
             self._conclude(running, End(error=problem), None)
         return True
@@ -218,8 +182,8 @@ class Runner:
         if running.stage == "validate":
             problem = None
             if ended.exit_code != 0:
-                problem = f"the validator ended with {_how(ended)}"
-            self._conclude(running, _end_of(running.first or ended, problem, self.drain_cause), running.first or ended)
+                problem = f"the validator ended with {how(ended)}"
+            self._conclude(running, end_of(running.first or ended, problem, self.drain_cause), running.first or ended)
             return True
         if ended.exit_code == 0 and ended.stop_reason not in {"timeout", "cancelled"}:
             self._prove(running, ended)
@@ -256,17 +220,17 @@ class Runner:
         running.proofs = proofs
         validator = running.task.get("validate")
         if validator is None or problem is not None:
-            self._conclude(running, _end_of(ended, problem, self.drain_cause), ended)
+            self._conclude(running, end_of(ended, problem, self.drain_cause), ended)
             return
         running.stage, running.first = "validate", ended
         try:
             self._launch(running, self.logs.begin(running.slot.number)[0], (list(validator), None))
         except OSError as error:
-            problem = f"the validator could not be started: {_spawn_problem(error, {'command': validator})}"
-            self._conclude(running, _end_of(ended, problem, self.drain_cause), ended)
+            problem = f"the validator could not be started: {spawn_problem(error, {'command': validator})}"
+            self._conclude(running, end_of(ended, problem, self.drain_cause), ended)
 
     def _explain(self, running: Running, ended: Ended) -> End:
-        end = _end_of(ended, None, self.drain_cause)
+        end = end_of(ended, None, self.drain_cause)
         if ended.stop_reason is not None:
             return end
         before, self._oom_kills = self._oom_kills, oom_kills()
@@ -397,61 +361,3 @@ class Runner:
     def busy(self) -> bool:
         """True while an attempt is in progress."""
         return bool(self.running or self.proving)
-
-
-def receipt_details(
-    running: Running, ruling: Ruling, ended: Ended | None, end_utc: float, log: tuple[int, int, int]
-) -> dict[str, Any]:
-    """The part of a receipt that only people and reports read."""
-    details: dict[str, Any] = {
-        "s": running.slot.number,
-        "at": round(running.at_utc, 3),
-        "end": round(end_utc, 3),
-        "log": list(log),
-    }
-    if running.slot.gpus:
-        details["gpus"] = list(running.slot.gpus)
-    if running.how != Start.SINGLE:
-        details["how"] = running.how.value
-    if ruling.cause:
-        details["cause"] = str(ruling.cause)
-    if ruling.error:
-        details["error"] = ruling.error
-    if ruling.retry_in_s is not None:
-        details["retry_in_s"] = round(ruling.retry_in_s, 3)
-    if running.proofs:
-        details["outputs"] = running.proofs
-    if ended is not None:
-        details.update(wall=round(ended.wall_s, 4), cpu=round(ended.cpu_s, 4), rss_kib=ended.rss_kib)
-        if ended.exit_code is not None:
-            details["exit"] = ended.exit_code
-        if ended.signal is not None:
-            details["signal"] = ended.signal
-        if ended.left_background:
-            details["left_background"] = list(ended.left_background)
-        if ended.unkillable:
-            details["unkillable"] = [list(entry) for entry in ended.unkillable]
-    return details
-
-
-def _end_of(ended: Ended, problem: str | None, drain_cause: LossCause | None) -> End:
-    return End(
-        exit_code=ended.exit_code,
-        signal=ended.signal,
-        stop_reason=ended.stop_reason,
-        drain_cause=drain_cause or LossCause.DRAINED,
-        output_problem=problem,
-    )
-
-
-def _how(ended: Ended) -> str:
-    return f"signal {ended.signal}" if ended.signal else f"exit {ended.exit_code}"
-
-
-def _spawn_problem(error: OSError, task: Mapping[str, Any]) -> str:
-    program = task["command"][0] if "command" in task else "/bin/sh"
-    cwd = task.get("cwd", "/")
-    if error.errno == errno.ENOENT and not os.path.isdir(cwd):
-        return f"the working directory {cwd} does not exist on this host"
-    reason = os.strerror(error.errno or 0)
-    return f"cannot start {program!r}: {reason}"

@@ -149,6 +149,11 @@ class Capacity:
         """True when nothing is given out."""
         return not self.slots
 
+    def inventory(self) -> str:
+        """What there is, for a person."""
+        gpus = f", {len(self.gpus)} GPUs ({self.gpus[0].device.name})" if self.gpus else ""
+        return f"{self.cpus} CPUs{gpus}"
+
     def describe(self) -> dict[str, object]:
         """The inventory, for the heartbeat."""
         return {

@@ -8,15 +8,11 @@ any point is allowed: what it held is taken over by evidence, not by its farewel
 from __future__ import annotations
 
 import os
-import select
 import signal
-from dataclasses import dataclass
 
 from fleetcraft import __version__
 from fleetcraft.core.clock import Clock, SystemClock
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN, LifeEnded, OutOfReach
-from fleetcraft.core.names import CLAIM, HELD, WAITING
-from fleetcraft.core.quantities import format_duration
 from fleetcraft.core.states import LossCause, Outcome, WorkerState
 from fleetcraft.spool.evidence import ReapPolicy
 from fleetcraft.spool.held import Upstream
@@ -26,51 +22,36 @@ from fleetcraft.spool.requests import RequestLog
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files, explain
 from fleetcraft.store.journal import JournalEnded, is_storage_full
+from fleetcraft.workers.attempt import Concluded
 from fleetcraft.workers.beat import compose
-from fleetcraft.workers.black_hole import BlackHole, Finding
+from fleetcraft.workers.black_hole import BlackHole
 from fleetcraft.workers.calls import Calls
 from fleetcraft.workers.child import Supervisor
 from fleetcraft.workers.claimer import Claimer
 from fleetcraft.workers.context import Context
 from fleetcraft.workers.devices import DeviceWatch, ForeignMemory, open_sensor
 from fleetcraft.workers.ears import Ears
+from fleetcraft.workers.farewell import Farewell
 from fleetcraft.workers.health import check_health
 from fleetcraft.workers.logs import SlotLogs
+from fleetcraft.workers.lookout import Lookout
 from fleetcraft.workers.options import WorkerOptions
-from fleetcraft.workers.resident import ResidentState
-from fleetcraft.workers.runner import ANNOUNCE_AFTER_S, Concluded, Runner
+from fleetcraft.workers.poller import Poller
+from fleetcraft.workers.runner import ANNOUNCE_AFTER_S, Runner
 from fleetcraft.workers.sink import Sink
 from fleetcraft.workers.slots import Capacity
 from fleetcraft.workers.starter import Starter
-from fleetcraft.workers.watch import LIST_EVERY_S, STAT_EVERY_S, Watch
-
-# Receipts are durable at latest this long after they were written.
-SYNC_EVERY_S = 0.9
-REAP_EVERY_S = 5.0
-REQUESTS_EVERY_S = 1.0
-SHARE_EVERY_S = 1.0
-HELD_EVERY_S = 2.0
-FLUSH_EVERY_S = 1.0
-PROBE_EVERY_S = 0.5
-LIST_AT_MOST_EVERY_S = 0.01
-# Without a lease nobody takes a silent worker of another host for dead; still look after so long a pause.
-_PAUSE_LIMIT_S = 30.0
-_FULL_LIMIT_S = 30.0
-
-
-@dataclass(slots=True)
-class Timer:
-    """Something done every so often."""
-
-    every_s: float
-    next_s: float = 0.0
-
-    def due(self, now_s: float) -> bool:
-        """True when it is time; the next time is then set."""
-        if now_s < self.next_s:
-            return False
-        self.next_s = now_s + self.every_s
-        return True
+from fleetcraft.workers.suspicion import Suspicion
+from fleetcraft.workers.timing import (
+    FLUSH_EVERY_S,
+    FULL_LIMIT_S,
+    PAUSE_LIMIT_S,
+    REQUESTS_EVERY_S,
+    SHARE_EVERY_S,
+    SYNC_EVERY_S,
+    Timer,
+)
+from fleetcraft.workers.watch import Watch
 
 
 def run_worker(options: WorkerOptions, *, files: Files | None = None, clock: Clock | None = None) -> int:
@@ -92,19 +73,10 @@ class Worker:
         self.reason = ""
         self.exit_code = EXIT_DONE
         self.counts: dict[str, int] = dict.fromkeys((outcome.value for outcome in Outcome), 0)
-        self._poller = select.poll()
-        self._polled: dict[int, int] = {}
         self._signals = 0
-        self._reaped = False
         self._looked_alive_boot_s = 0.0
         self._said_full = False
-        self._must_list = True
-        self._others_may_share = False
-        self._held_seen = False  # some task waits for others: an end of ours may be what it waits for
-        self._listed_s = -1.0
-        self._tokens_seen_ns = -1
-        self._quiet_looks = 0
-        self._quiet_since_s: float | None = None
+        self._full_since_s: float | None = None
         self._rate_from: tuple[float, int] | None = None
 
     def run(self) -> int:
@@ -153,22 +125,27 @@ class Worker:
         )  # fmt: skip
         self.claimer = Claimer(self.ctx, Upstream(self.spool), self.calls.idle_lanes)
         self.starter = Starter(self.ctx, self.runner, self.calls)
-        self.reaper = Reaper(self.life, self.ctx.reader, ReapPolicy(lease_s=options.lease_s))
-        self.black_hole = BlackHole(self.spool, life)
+        reaper = Reaper(self.life, self.ctx.reader, ReapPolicy(lease_s=options.lease_s))
+        self.lookout = Lookout(self.ctx, self.claimer, self.calls, reaper)
+        self.suspicion = Suspicion(self.ctx, self.claimer, BlackHole(self.spool, life))
+        self.farewell = Farewell(
+            self.ctx, self.runner, self.calls, self.supervisor, self.claimer, self.starter,
+            self._turn_without_starting, self._last_beat,
+        )  # fmt: skip
         layout = self.spool.layout
         self.watch = Watch([layout.tokens, layout.requests], poll_only=options.watch == "poll")
+        self.poller = Poller([self.ears.descriptor, self.supervisor.wake_fd, self.watch.descriptor], self.calls)
         self.beat_timer, self.request_timer = Timer(options.heartbeat_s), Timer(REQUESTS_EVERY_S)
-        self.reap_timer, self.share_timer = Timer(REAP_EVERY_S), Timer(SHARE_EVERY_S, now + SHARE_EVERY_S)
-        self.held_timer, self.flush_timer = Timer(HELD_EVERY_S), Timer(FLUSH_EVERY_S)
-        self.probe_timer = Timer(PROBE_EVERY_S)
+        self.share_timer = Timer(SHARE_EVERY_S, now + SHARE_EVERY_S)
         self.announce_timer = Timer(ANNOUNCE_AFTER_S, now + ANNOUNCE_AFTER_S)
-        self.stat_timer, self.list_timer = Timer(STAT_EVERY_S), Timer(LIST_EVERY_S)
+        self.flush_timer = Timer(FLUSH_EVERY_S)
         self._look_before_claiming()
 
     def _look_before_claiming(self) -> None:
         health = check_health(self.spool, self.sensor)
         self.life.note("up", capacity=self.ctx.capacity.describe(), health=health.as_json(), version=__version__)
         self.state = WorkerState.UP
+        self.ctx.say(f"is up on {self.life.identity.host} with {self.ctx.capacity.inventory()}")
         if not health.allowed:
             self._drain(LossCause.BLACK_HOLE, health.reason)
             self.exit_code = EXIT_FAILED
@@ -199,7 +176,7 @@ class Worker:
 
     def _notice_pause(self) -> None:
         """After a pause nothing may be recorded as ours before we know that no reaper took us for dead."""
-        now_s, limit_s = self.clock.boot(), (self.options.lease_s or 2 * _PAUSE_LIMIT_S) / 2
+        now_s, limit_s = self.clock.boot(), (self.options.lease_s or 2 * PAUSE_LIMIT_S) / 2
         if now_s - max(self.life.last_good_boot_s, self._looked_alive_boot_s) > limit_s:
             self.life.check_live()
             self._looked_alive_boot_s = now_s
@@ -217,70 +194,25 @@ class Worker:
             self.calls.receive(host)
         for concluded in (*self.runner.finished, *self.calls.receipts.finished):
             self._count(concluded)
-            self._must_list = self._must_list or self._held_seen
+            self.lookout.must_list = self.lookout.must_list or self.lookout.held_seen
         self.runner.finished.clear()
         self.calls.receipts.finished.clear()
 
     def _settle(self) -> None:
         """Write the receipts that were put off while slots were filled, then release what is done."""
         self.sink.flush_later()
-        if self.black_hole.found and self.black_hole.streak:
-            # What was still running when the node was found out failed for the same reason.
-            late = list(self.black_hole.streak)
-            self.black_hole.streak.clear()
-            self._take_back(late, "failed on this node, which is a black hole")
+        if self.suspicion.verdict is not None:
+            self.suspicion.take_back_streak()
         for claim in [claim for claim in self.ctx.book if claim.done]:
             self.claimer.release(claim)
 
     def _count(self, concluded: Concluded) -> None:
         self.counts[concluded.ruling.outcome.value] += concluded.count
-        self.black_hole.observe(concluded)
-
-    def _probe(self, now: float) -> bool:
-        """Settle whether failures are this node's or the tasks'; True while that is open, and nothing is started."""
-        hole = self.black_hole
-        if hole.probe is None and not hole.suspects():
-            return False
-        if hole.probe is None:
-            self.ctx.say("tasks fail here while others succeed elsewhere; one of them is offered again as a probe")
-            self.claimer.give_back_unstarted()
-            self._take_back([hole.begin(now)], "offered again, to see whether it fails elsewhere too")
-            self.probe_timer.next_s = now + self.probe_timer.every_s
-        for claim in [claim for claim in self.ctx.book if not claim.running and not claim.done]:
-            self.claimer.let_go(claim)
-        if not self.probe_timer.due(now):
-            return True
-        finding = hole.look(self.ctx.read_everything(), now)
-        if finding is Finding.NODE:
-            self._leave_black_hole()
-        return finding is Finding.OPEN
-
-    def _leave_black_hole(self) -> None:
-        count = len(self.black_hole.streak) + 1
-        reason = f"{count} tasks failed on this node while they succeed elsewhere"
-        self._take_back(list(self.black_hole.streak), reason)
-        self.black_hole.streak.clear()
-        self.exit_code = EXIT_FAILED
-        self._drain(LossCause.BLACK_HOLE, reason)
-
-    def _take_back(self, failures: list[Concluded], reason: str) -> None:
-        """The failures of this node are its own, not the tasks'."""
-        for entry in failures:
-            self.sink.record(
-                {
-                    "t": "receipt", "b": entry.id.batch, "i": entry.id.index, "g": entry.claim.token.gen,
-                    "a": entry.attempt, "o": Outcome.LOST.value, "cause": LossCause.BLACK_HOLE.value, "error": reason,
-                    "end": round(self.clock.utc(), 3),
-                }
-            )  # fmt: skip
-        self.sink.sync()
-        for entry in failures:
-            if entry.ruling.final is not None:
-                self.claimer.revive(entry.claim, entry.position, entry.attempt + 1)
+        self.suspicion.hole.observe(concluded)
 
     def _hear(self, now: float) -> None:
         if self.watch.drain():
-            self._must_list = True
+            self.lookout.must_list = True
             self.request_timer.next_s = 0.0
         for number in self.ears.take():
             self._on_signal(signal.Signals(number).name)
@@ -332,8 +264,8 @@ class Worker:
         if self.state is WorkerState.UP:
             if self.share_timer.due(now):
                 self.claimer.share()
-            if self.reap_timer.due(now):
-                self._reap()
+            if self.lookout.reap_timer.due(now):
+                self.lookout.reap()
 
     def _beat(self) -> None:
         state = WorkerState.STORAGE_FULL if self.sink.storage_full else self.state
@@ -371,66 +303,21 @@ class Worker:
             return None
         return (ended - before[1]) / (now - before[0])
 
-    def _reap(self) -> bool:
-        """Look after dead lives; True while something is still being taken over."""
-        reports = self.reaper.step()
-        for report in reports:
-            if report.state == "dead":
-                self._must_list = True
-                self.ctx.say(f"took over {report.life}: {report.returned} tokens returned, {report.lost} attempts lost")
-        if any(report.state == "dead" for report in reports):
-            self.ctx.keep_shortcut()
-        if self.reaper.busy:
-            self.reap_timer.next_s = min(self.reap_timer.next_s, self.clock.mono() + 0.05)
-        return self.reaper.busy or any(report.state in ("reaping", "fenced") for report in reports)
-
     # Work
 
     def _feed(self, now: float) -> None:
         """Start what can start; claim more when little is left in hand."""
-        if self._probe(now):
+        if self.suspicion.settle(now):
+            return
+        if self.suspicion.verdict is not None:
+            self.exit_code = EXIT_FAILED
+            self._drain(LossCause.BLACK_HOLE, self.suspicion.verdict)
             return
         self.starter.fill(now)
         if self.starter.enough:
             self._drain(LossCause.DRAINED, f"as many tasks were started as asked for ({self.starter.started})")
-        elif self._has_room() and self._spool_may_have_changed(now) and self._claim(now):
+        elif self.lookout.claim_if_worthwhile(now):
             self.starter.fill(now)
-
-    def _has_room(self) -> bool:
-        """True when a slot is free, or will soon be with nothing to start on it."""
-        capacity = self.ctx.capacity
-        return capacity.used_cpus < capacity.cpus or self.claimer.is_low()
-
-    def _spool_may_have_changed(self, now: float) -> bool:
-        """True when a listing may show something new: we were told, the folder's time moved, or it is time to look."""
-        if now - self._listed_s < LIST_AT_MOST_EVERY_S:
-            return False  # many renames a second wake us as often; one look serves for all
-        if self._must_list or self.list_timer.due(now):
-            return True
-        if not self.stat_timer.due(now):
-            return False
-        return self.spool.files.modified_ns(self.spool.layout.tokens) != self._tokens_seen_ns
-
-    def _claim(self, now: float) -> int:
-        self._tokens_seen_ns = self.spool.files.modified_ns(self.spool.layout.tokens)
-        tokens = self.spool.tokens().tokens
-        self._listed_s = now
-        self._held_seen = any(token.form == HELD for token in tokens)
-        self.claimer.adopt_late(tokens)
-        released = 0
-        if self.held_timer.due(now):
-            released = self.claimer.release_held(tokens)
-        made = self.claimer.claim(tokens)
-        # While claims are made there may be more; after an empty look only a change is worth another.
-        self._must_list = bool(made or released)
-        self.list_timer.next_s = now + LIST_EVERY_S
-        if (
-            not made
-            and self.calls.hosts
-            and any(token.form == WAITING and self.claimer.could_ever(token) for token in tokens)
-        ):
-            self.calls.evict()  # a resident sits idle where something else could run
-        return made
 
     def _drain(self, cause: LossCause, reason: str, *, stop: bool = False) -> None:
         """Take nothing new and leave; with `stop` what runs is asked to end, by its checkpoint signal first."""
@@ -446,174 +333,79 @@ class Worker:
         self.claimer.give_back_unstarted()
         self._beat()
 
-    # Leaving
-
     def _finished(self, now: float) -> bool:
         if self.runner.busy or self.calls.busy:
-            self._quiet_looks = 0
+            self.lookout.not_quiet()
             return False
         if self.state is WorkerState.DRAINING:
             return True
         if self.sink.storage_full:
             return self._full_for_too_long(now)
-        if len(self.ctx.book) or self.black_hole.probe is not None or self._something_for_us(now):
-            self._quiet_looks = 0
+        self._full_since_s = None
+        if len(self.ctx.book) or self.suspicion.is_open:
+            self.lookout.not_quiet()
             return False
-        if self._quiet_looks == 0:
-            self._quiet_since_s = now
-        self._quiet_looks += 1
-        idle_exit, since = self.options.idle_exit_s, self._quiet_since_s or now
-        # Never on one listing: two looks, each with a pass over dead lives.
-        if idle_exit is None or self._quiet_looks < 2 or now - since < idle_exit:
-            return False
-        if self._others_may_share and now - since < 2 * SHARE_EVERY_S:
-            return False
-        self.reason = f"nothing to do for {format_duration(now - since)}"
-        return True
-
-    def _something_for_us(self, now: float) -> bool:
-        """True when a token waits that this worker could run, now or once its slots are free."""
-        if self._quiet_looks >= 2 and not self._must_list and not self.list_timer.due(now):
-            return False
-        self._must_list = False
-        busy = self._reap()
-        tokens = self.spool.tokens().tokens
-        if busy or self.claimer.release_held(tokens):
-            return True
-        found = any(token.form == WAITING and self.claimer.could_ever(token) for token in tokens)
-        # Another worker that holds more than it runs gives some back within moments: leaving now would leave it alone.
-        self._others_may_share = any(
-            token.form == CLAIM and token.count > 1 and self.claimer.could_ever(token) for token in tokens
-        )
-        self._must_list = self._must_list or found
-        return found
+        reason = self.lookout.nothing_left(now)
+        self.reason = reason or self.reason
+        return reason is not None
 
     def _full_for_too_long(self, now: float) -> bool:
-        if self._quiet_looks == 0:
-            self._quiet_looks, self._quiet_since_s = 1, now
+        if self._full_since_s is None:
+            self._full_since_s = now
         idle_exit = self.options.idle_exit_s
-        if idle_exit is None or now - (self._quiet_since_s or now) < max(idle_exit, _FULL_LIMIT_S):
+        if idle_exit is None or now - self._full_since_s < max(idle_exit, FULL_LIMIT_S):
             return False
         self.exit_code, self.reason = EXIT_TRY_AGAIN, "the storage is full"
         return True
 
     def _wait(self, now: float) -> None:
         # Only what is looked at in this state may set the time: a moment that stays in the past is a busy loop.
+        full = self.sink.storage_full or not self.sink.clear
         moments = [self.beat_timer.next_s, self.request_timer.next_s]
-        moments.append(self.sink.last_sync_s + SYNC_EVERY_S if self.sink.clear else self.flush_timer.next_s)
-        if self.sink.storage_full:
-            moments.append(self.flush_timer.next_s)
-        if self.state is WorkerState.UP:
-            moments.append(self.reap_timer.next_s)
-            if not self.sink.storage_full and self._has_room():
-                moments.append(max(self.stat_timer.next_s, self._listed_s + LIST_AT_MOST_EVERY_S))
+        moments.append(self.flush_timer.next_s if full else self.sink.last_sync_s + SYNC_EVERY_S)
+        if self.state is WorkerState.UP and not self.sink.storage_full:
+            moments += self.lookout.next_look_s(now)
         left = self.ctx.left_s()
-        may_list = self._must_list and self.state is WorkerState.UP and self._has_room()
-        moments += [
-            moment
-            for moment in (
-            self.ctx.book.next_due_s(), self.runner.check_timeouts(now), self.calls.check_timeouts(now),
-            self.supervisor.next_deadline_s(), None if left is None or left < 0 else now + left,
+        possible = [
+            self.ctx.book.next_due_s(),
+            self.runner.check_timeouts(now),
+            self.calls.check_timeouts(now),
+            self.supervisor.next_deadline_s(),
+            None if left is None or left < 0 else now + left,
             self.starter.hold_until_s if self.starter.hold_until_s > now else None,
-            now + 0.02 if self._quiet_looks == 1 else None,
             now + 0.25 if self.runner.lingering else None,
-            self.probe_timer.next_s if self.black_hole.probe is not None else None,
-            now + LIST_AT_MOST_EVERY_S if may_list else None,
-            )
-            if moment is not None
-        ]  # fmt: skip
-        self._poll(max(0.0, min(moments) - self.clock.mono()))
+            self.suspicion.timer.next_s if self.suspicion.is_open else None,
+        ]
+        moments += [moment for moment in possible if moment is not None]
+        self.poller.wait(min(moments) - self.clock.mono())
 
-    def _poll(self, timeout_s: float) -> None:
-        """Sleep until a child, a signal, a resident or a change in the spool wakes us, or the time is over."""
-        wanted = {self.ears.descriptor: select.POLLIN, self.supervisor.wake_fd: select.POLLIN}
-        if self.watch.descriptor is not None:
-            wanted[self.watch.descriptor] = select.POLLIN
-        for host in self.calls.hosts.values():
-            if host.resident.state is not ResidentState.ENDED:
-                wanted[host.resident.reply_fd] = select.POLLIN
-            if host.resident.wants_write:
-                wanted[host.resident.request_fd] = select.POLLOUT
-        if wanted != self._polled:
-            for descriptor in self._polled.keys() - wanted.keys():
-                self._poller.unregister(descriptor)
-            for descriptor, events in wanted.items():
-                self._poller.register(descriptor, events)
-            self._polled = wanted
-        self._poller.poll(timeout_s * 1000)
-
-    # Death
+    def _turn_without_starting(self) -> None:
+        self._collect()
+        self._settle()
+        if len(self.supervisor) or self.runner.busy:
+            self._wait(self.clock.mono())
 
     def _abandon(self, error: Exception) -> None:
         """The storage or a reaper ended this life: start nothing, own nothing new, say why."""
         self.exit_code, self.reason = EXIT_TRY_AGAIN, str(error)
-        self._reaped = isinstance(error, LifeEnded)
         self.state = WorkerState.DRAINING
         self.runner.drain_cause = self.calls.receipts.drain_cause = LossCause.DRAINED
         self.ctx.say(f"stops: {error}")
-        if self._reaped:
+        if isinstance(error, LifeEnded):
+            self.farewell.reaped = True
             try:
-                self._record_abandoned()
+                self.farewell.record_abandoned(self.reason)
             except (OSError, OutOfReach) as failed:
                 self.ctx.say(f"could not write down what was abandoned: {failed}")
 
-    def _record_abandoned(self) -> None:
-        """What ran while we were taken for dead is written down with its cost; it is never counted."""
-        for running in self.runner.running.values():
-            self.sink.record(
-                {
-                    "t": "receipt", "b": running.id.batch, "i": running.id.index, "g": running.claim.token.gen,
-                    "a": running.attempt, "o": Outcome.ABANDONED.value, "s": running.slot.number,
-                    "at": round(running.at_utc, 3), "end": round(self.clock.utc(), 3),
-                    "wall": round(self.clock.mono() - running.at_mono_s, 3), "error": self.reason,
-                }
-            )  # fmt: skip
-        for host in self.calls.hosts.values():
-            if host.chunk is not None:
-                self.sink.record(self.calls.receipts.abandoned(host, host.chunk, self.reason))
-        self.sink.sync()
+    def _last_beat(self) -> None:
+        self.state = WorkerState.STOPPED
+        self._beat()
 
     def _end(self) -> None:
-        for step in (self._end_children, self._end_claims, self._end_life):
-            try:
-                step()
-            except (JournalEnded, LifeEnded, OutOfReach, OSError) as error:
-                self.exit_code = self.exit_code or EXIT_TRY_AGAIN
-                self.ctx.say(f"could not end in order: {error}")
+        self.exit_code = self.farewell.say_goodbye(self.exit_code)
+        ended = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "nothing run"
+        self.ctx.say(f"ended ({self.reason or 'done'}): {ended}")
         self.watch.close()
         self.logs.close()
         self.ears.close()
-
-    def _end_children(self) -> None:
-        """Nothing is left behind on the node: the process ends only with an empty tree under it."""
-        self.runner.stop_all("drain")
-        self.calls.stop_all("drain")
-        while len(self.supervisor) or self.runner.busy:
-            if self._reaped or self.life.journal.ended:
-                break  # their ends are not ours to record any more
-            self._collect()
-            self._settle()
-            if len(self.supervisor) or self.runner.busy:
-                self._wait(self.clock.mono())
-        self.supervisor.close(self.options.kill_grace_s)
-
-    def _end_claims(self) -> None:
-        if self._reaped or self.life.journal.ended:
-            return  # whoever finds the claims decides, by evidence
-        if not self.sink.flush():
-            self.exit_code = self.exit_code or EXIT_TRY_AGAIN
-            self.ctx.say("the storage is full: what this worker held goes back when another one looks after it")
-            return
-        self.life.check_live()
-        for claim in list(self.ctx.book):
-            if not claim.running:
-                self.claimer.let_go(claim)
-        self.starter.return_permits()
-
-    def _end_life(self) -> None:
-        self.state = WorkerState.STOPPED
-        if self._reaped or self.life.journal.ended or not self.sink.clear:
-            return
-        self.sink.sync()
-        self._beat()
-        self.life.close()

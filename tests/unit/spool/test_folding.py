@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fleetcraft.core.errors import FleetcraftError, LifeEnded
-from fleetcraft.core.names import CLAIM, TaskId, Token
+from fleetcraft.core.names import CLAIM, DRAFT, TaskId, Token
 from fleetcraft.core.resources import Request
 from fleetcraft.core.states import TaskState
 from fleetcraft.spool import foldgroups
 from fleetcraft.spool.check import check
+from fleetcraft.spool.claims import take
+from fleetcraft.spool.cover import remaining
 from fleetcraft.spool.foldgroups import FoldLimits
 from fleetcraft.spool.folding import fold_small, maybe_fold
 from fleetcraft.spool.layout import Layout
@@ -23,6 +25,7 @@ from fleetcraft.spool.life import Life
 from fleetcraft.spool.maintenance import FOLDING, fold_publication, permit_holder, settle_folded, take_permit
 from fleetcraft.spool.publish import LedgerWriter
 from fleetcraft.spool.reading import SpoolFold
+from fleetcraft.spool.requests import commit
 from fleetcraft.spool.spool import Spool
 from fleetcraft.testing.files import Crash, CrashingFiles, FaultyFiles, LostReplyFiles, Operation
 from tests.support import upkeep
@@ -407,6 +410,42 @@ def test_a_worker_that_drains_at_any_moment_of_a_fold_runs_each_task_once(tmp_pa
         reader.refresh()
         assert reader.fold.counts()[TaskState.SUCCEEDED] == 75
         assert sum(reader.fold.verdict(batch, index).duplicates for batch in (1, 2, 3) for index in range(25)) == 0
+        assert check(None, Spool.open(root)).problems == []
+
+
+@pytest.mark.parametrize("fate", ("waits", "claimed", "reaped"))
+def test_a_retry_at_any_moment_of_a_fold_of_its_ended_batch_is_offered_once(tmp_path, small_classes, fate):
+    """It is opened in the coordinates of the old batch, and somebody may claim it and die, all during the fold."""
+
+    def retry(root: str) -> None:
+        spool = Spool.open(root)
+        spool.refresh()
+        place = spool.places()[2]
+        at = place.offset + 7
+        token = Token(lane="c1", priority=500, batch=place.cover.number, start=at, stop=at + 1, gen=1)
+        spool.files.create(spool.layout.token(token.owned(DRAFT, "q01").name))
+        commit(spool, {"kind": "retry", "owner": "q01", "items": [[2, 1, [[7, 8]]]]}, lambda _number: "b2.1.json", 1)
+        os.rename(spool.layout.token(token.owned(DRAFT, "q01").name), spool.layout.token(token.name))
+        if fate != "waits":
+            worker = Life.begin(spool)
+            os.rename(spool.layout.token(token.name), spool.layout.token(token.owned(CLAIM, worker.id).name))
+        if fate == "reaped":
+            upkeep.pretend_dead(spool, worker.id)
+            upkeep.reap_all(spool)
+
+    for root in interleave(Template(tmp_path, ended_batches), retry):
+        bury_the_dead(Spool.open(root))
+        worker = Life.begin(Spool.open(root))
+        taken = None
+        for _ in range(3):
+            worker.spool.refresh()
+            for token in worker.spool.tokens().tokens:
+                taken = taken or (None if token.form else take(worker, token))
+        assert taken is not None
+        assert [origin[:3] for origin in taken[1].origins(taken[0].start, taken[0].stop)] == [(2, 7, 8)]
+        assert taken[0].gen == 1
+        assert len(remaining(worker.spool, taken[1], taken[0], SpoolFold(worker.spool).fold)) == 1
+        assert len(os.listdir(worker.spool.layout.tokens)) == 1
         assert check(None, Spool.open(root)).problems == []
 
 
