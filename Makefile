@@ -40,7 +40,7 @@ soak: venv system-packages ## the long crash tests: up to an hour
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
 
 model: venv system-packages ## check the protocol model with large bounds
-	$(MAKE) -C model full
+	$(PY) model/check.py --large
 
 format: venv ## format the code and fix what can be fixed safely
 	$(BIN)/ruff check --fix .

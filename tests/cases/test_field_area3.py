@@ -56,7 +56,7 @@ def test_f3_01_a_variable_that_is_too_long_is_refused_by_name(lab: Lab):
 
 def test_f3_01_an_argv_that_is_too_long_in_all_is_refused_and_the_largest_accepted_one_runs(lab: Lab):
     soft = resource.getrlimit(resource.RLIMIT_STACK)[0]
-    if soft not in (resource.RLIM_INFINITY, *range(8 << 20, 1 << 62)):
+    if soft != resource.RLIM_INFINITY and soft < 8 << 20:
         pytest.skip("the stack limit is smaller than usual, and with it what exec takes")
     piece = "b" * 1000
     with pytest.raises(TaskInvalid, match="bytes in all"):
@@ -81,7 +81,8 @@ def test_f3_02_what_is_handed_to_a_process_does_not_grow_with_the_number_of_task
     program = "import os; print(sum(len(k) + len(v) for k, v in os.environb.items()) + len(open('/proc/self/cmdline').read()))"
     lab.enqueue([{"name": "first", "command": [sys.executable, "-c", program]}])
     lab.drain()
-    lab.enqueue(({"name": f"t{number}", "command": ["true"]} for number in range(150_000)), priority=1)
+    many = b"".join(b'{"name": "t%d", "command": ["true"]}\n' % number for number in range(150_000))
+    enqueue_stream(lab.spool, io.BytesIO(many), "list", EnqueueOptions(defaults={"cwd": "/", "priority": 1}))
     lab.enqueue([{"name": "last", "command": [sys.executable, "-c", program]}], priority=900)
     lab.drain(max_tasks=1)
     assert abs(int(lab.output("last")) - int(lab.output("first"))) < 64

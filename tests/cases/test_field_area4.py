@@ -9,6 +9,7 @@ import io
 import json
 import os
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -126,7 +127,9 @@ def test_f4_04_two_glued_records_are_one_damaged_line_and_the_rest_stands_alone(
         target.write(first[:-1] + second)
     _succeed(life, 1)
     lines = _read(_journal(life))
-    assert [(line.offset, line.length) for line in lines if line.record is None] == [(glued_at, len(first) + len(second) - 1)]
+    assert [(line.offset, line.length) for line in lines if line.record is None] == [
+        (glued_at, len(first) + len(second) - 1)
+    ]
     reader = _reader(spool)
     assert list(reader.fold.ok[1]) == [(0, 2)]
     assert reader.lives[life.id].damaged == 1
@@ -193,7 +196,11 @@ def test_f4_08_wide_encodings_are_refused_by_name_and_counted_as_damage(tmp_path
 # F4-09
 
 
-@given(text=st.text(max_size=40), chunk=st.integers(1, 7), wrong=st.sampled_from([b"", b"\xff\xfe", "Привет".encode("cp1251")]))
+@given(
+    text=st.text(max_size=40),
+    chunk=st.integers(1, 7),
+    wrong=st.sampled_from([b"", b"\xff\xfe", "Привет".encode("cp1251")]),
+)
 def test_f4_09_wrong_bytes_are_shown_replaced_and_characters_stay_whole(text, chunk, wrong):
     raw = text.encode("utf-8", "replace") + wrong
     pieces = [raw[start : start + chunk] for start in range(0, len(raw), chunk)]
@@ -219,7 +226,9 @@ _METRICS = {
 def test_f4_12_everything_on_disk_is_strict_json(spool, life):
     life.beat({"state": "up", "metrics": _METRICS})
     life.note("metrics", **_METRICS)
-    life.record({"t": "receipt", "b": 1, "i": 0, "g": 0, "a": 1, "o": "succeeded", "final": "succeeded", "value": _METRICS})
+    life.record(
+        {"t": "receipt", "b": 1, "i": 0, "g": 0, "a": 1, "o": "succeeded", "final": "succeeded", "value": _METRICS}
+    )
     values = [strict((Path(life.folder) / HEARTBEAT).read_bytes())["metrics"]]
     for line in _journal(life).read_bytes().split(b"\n")[:-1]:
         record = strict(line[:-9])
@@ -239,7 +248,14 @@ def test_f4_12_everything_on_disk_is_strict_json(spool, life):
 
 
 def test_f4_13_a_step_whose_value_is_not_a_number_is_the_same_for_every_type_and_not_dropped(life):
-    kinds = (float, np.float16, np.float32, np.float64, Decimal, lambda text: np.array(float(text)))
+    kinds: tuple[Callable[[str], object], ...] = (
+        float,
+        np.float16,
+        np.float32,
+        np.float64,
+        Decimal,
+        lambda text: np.array(float(text)),
+    )
     for step, kind in enumerate(kinds):
         life.note("step", step=step, loss=kind("nan"))
     found = [(line.record["step"], line.record["loss"]) for line in _read(_journal(life)) if line.record]

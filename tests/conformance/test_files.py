@@ -24,6 +24,7 @@ from fleetcraft.testing.files import (
     PwriteNfsFiles,
     RecordingFiles,
     StaleFiles,
+    TornListingFiles,
     WrappedFiles,
 )
 from fleetcraft.testing.scheduler import Act, Interleaver, in_turns
@@ -39,6 +40,7 @@ _KINDS = {
     "crashing": CrashingFiles,
     "stale": lambda: StaleFiles(None, ManualClock(), 0.0),
     "a stale cache of one client": lambda: StaleFiles(None, ManualClock(), 60.0),
+    "torn listings": TornListingFiles,
     "appends by position": PwriteNfsFiles,
     "stacked": lambda: LostReplyFiles(StaleFiles(FullFiles(full=False), ManualClock(), 60.0)),
 }
@@ -239,9 +241,28 @@ def test_a_stale_client_sees_its_own_deeds_and_others_only_later(at):
     with pytest.raises(OSError, match="Stale") as caught:
         mine.read(at("theirs"))
     assert caught.value.errno == errno.ESTALE
+    other.create(at("late"))
     with pytest.raises(FileExistsError):
-        other.create(at("late")) or mine.create(at("late"))
+        mine.create(at("late"))
     assert mine.exists(at("late"))
+
+
+def test_a_rename_in_the_middle_of_a_torn_listing_shows_twice_or_not_at_all(at):
+    seen = set()
+    for number in range(16):
+        source, target = at(f"{number}"), at(f"{number}-renamed")
+        Files().create(source)
+        moves = iter([lambda source=source, target=target: os.rename(source, target)])
+
+        class Meanwhile(Files):
+            def names(self, folder, moves=moves):
+                found = super().names(folder)
+                next(moves, lambda: None)()
+                return found
+
+        seen.add(len(TornListingFiles(Meanwhile()).names(at(""))[0]))
+        os.unlink(target)
+    assert seen == {0, 1, 2}
 
 
 def test_two_clients_that_append_by_position_overwrite_each_other(at):

@@ -38,7 +38,7 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files
 from fleetcraft.store.journal import read_lines
 from fleetcraft.testing.clock import ManualClock
-from fleetcraft.testing.files import Operation, StaleFiles
+from fleetcraft.testing.files import Operation, StaleFiles, TornListingFiles
 from fleetcraft.testing.scheduler import Act, Interleaver
 
 RETRIES = 1
@@ -118,6 +118,7 @@ class Stage:
     root: str
     fails: set[tuple[int, int]] = field(default_factory=set)  # (task index, attempt) that fails
     many_hosts: bool = False
+    torn: bool = False  # listings are no snapshots
     stale_s: float = 0.0  # how old the listings and look-ups of an actor may be; every operation takes a second
     clock: ManualClock = field(default_factory=ManualClock)
     owners: dict[str, str] = field(default_factory=dict)  # life: actor
@@ -143,6 +144,7 @@ class Stage:
         self.play.add(name, work, files)
 
     def spool(self, files: Files) -> Spool:
+        files = TornListingFiles(files) if self.torn else files
         spool = Spool(self.root, files=files, clock=self.clock)
         spool.refresh()
         return spool
@@ -322,8 +324,8 @@ class Worker:
             cut = token.start + 1 + self.script.choose(token.count - 1)
             kept = split(life, token, (token.start, cut), [Piece(cut, token.stop, token.attempt)])
             assert kept is not None
+            left.remove(cut, token.stop)
             token = kept
-            left.remove(cut, left and max(stop for _, stop in left) or cut)
         for position in list(left.numbers()):
             gone = self._run(life, reader, token, position)
             left.remove(position, position + 1)
@@ -360,7 +362,9 @@ class Worker:
             failed = (index, attempt) in stage.fails
             failures += failed
             final = "succeeded" if not failed else ("failed" if failures > RETRIES else "")
-            life.record({**body, "t": "receipt", "a": attempt, "o": "failed" if failed else "succeeded", "final": final})
+            life.record(
+                {**body, "t": "receipt", "a": attempt, "o": "failed" if failed else "succeeded", "final": final}
+            )
             stage.running.pop(life.id, None)
             if final:
                 return None

@@ -58,6 +58,7 @@ def _check_once(root: Path, described: Described) -> None:
     assert sum(cover(fresh).values()) == len(described)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("described", (SMALL, MIXED), ids=("one batch", "three batches"))
 def test_a_publisher_that_meets_another_at_any_step_adds_nothing_twice(tmp_path, described):
     steps = _count_operations(tmp_path / "count", described)
@@ -97,6 +98,7 @@ def test_with_other_content_one_of_two_is_refused_at_every_step(tmp_path):
         _check_once(folder, one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", (False, True), ids=("before", "after"))
 @pytest.mark.parametrize("described", (SMALL, MIXED), ids=("one batch", "three batches"))
 def test_a_publisher_that_dies_at_any_step_is_made_good_by_the_same_command(tmp_path, described, after):
@@ -110,6 +112,7 @@ def test_a_publisher_that_dies_at_any_step_is_made_good_by_the_same_command(tmp_
         _check_once(folder, described)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("described", (SMALL, MIXED), ids=("one batch", "three batches"))
 def test_an_error_at_any_step_leaves_no_damage(tmp_path, described):
     """Every operation fails once with EIO: the answer is an error or success, and the next try ends it."""

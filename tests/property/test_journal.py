@@ -19,7 +19,9 @@ _DAMAGE = st.one_of(
     st.tuples(st.just("zeros"), st.integers(1, 64)),
     st.tuples(st.just("torn"), st.tuples(RECORDS, st.integers(1, 200))),
     st.tuples(st.just("glued"), st.tuples(RECORDS, RECORDS)),
-    st.tuples(st.just("noise"), st.binary(min_size=1, max_size=40).filter(lambda raw: b"\n" not in raw and raw.strip(b"\0"))),
+    st.tuples(
+        st.just("noise"), st.binary(min_size=1, max_size=40).filter(lambda raw: b"\n" not in raw and raw.strip(b"\0"))
+    ),
     st.tuples(st.just("utf16"), RECORDS),
     st.tuples(st.just("changed"), st.tuples(RECORDS, st.integers(0, 10**6))),
     st.tuples(st.just("blank"), st.integers(1, 3)),
@@ -43,9 +45,9 @@ def _bytes_of(kind, value):
     if kind == "utf16":
         return dump(value).encode("utf-16-be").replace(b"\n", b"") + b"x\n"
     if kind == "changed":
-        line = bytearray(encode_line(dump(value[0])))
-        line[0] ^= 1 + value[1] % 7  # never an opening brace any more, never a zero byte or a newline
-        return bytes(line)
+        changed = bytearray(encode_line(dump(value[0])))
+        changed[0] ^= 1 + value[1] % 7  # never an opening brace any more, never a zero byte or a newline
+        return bytes(changed)
     return b"\n" * value
 
 
@@ -54,7 +56,11 @@ def _read(path, offset=0, stop=None):
 
 
 @settings(max_examples=150)
-@given(pieces=_PIECES, tail=st.binary(max_size=12).filter(lambda raw: b"\n" not in raw), chunk=st.sampled_from([1, 7, 64, 1 << 20]))
+@given(
+    pieces=_PIECES,
+    tail=st.binary(max_size=12).filter(lambda raw: b"\n" not in raw),
+    chunk=st.sampled_from([1, 7, 64, 1 << 20]),
+)
 def test_intact_records_come_back_and_damage_is_placed(tmp_path_factory, pieces, tail, chunk):
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     data = b"".join(_bytes_of(kind, value) for kind, value in pieces)

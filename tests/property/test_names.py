@@ -25,7 +25,12 @@ from fleetcraft.core.names import (
 
 _WORD = string.ascii_lowercase + string.digits + "-"
 _NUMBERS = st.integers(0, 10**18 - 1)
-_LIVES = st.builds(make_life_id, st.text(min_size=0, max_size=40), st.integers(1, 2**22), st.text("0123456789abcdef", min_size=4, max_size=16))
+_LIVES = st.builds(
+    make_life_id,
+    st.text(min_size=0, max_size=40),
+    st.integers(1, 2**22),
+    st.text("0123456789abcdef", min_size=4, max_size=16),
+)
 
 
 @st.composite

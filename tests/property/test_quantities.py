@@ -23,11 +23,10 @@ _TEXT = st.text(max_size=20) | st.from_regex(r"[0-9.:smhdwkKMGTPiB -]{0,14}", fu
 def test_a_duration_is_finite_or_refused(value):
     try:
         seconds = parse_duration_s(value)
-    except UsageError as error:
-        assert str(error)
-    else:
-        assert math.isfinite(seconds)
-        assert seconds >= 0
+    except UsageError:
+        return
+    assert math.isfinite(seconds)
+    assert seconds >= 0
 
 
 @given(_TEXT | st.integers() | st.booleans() | st.none())
@@ -38,11 +37,10 @@ def test_a_duration_is_finite_or_refused(value):
 def test_a_size_is_a_whole_number_or_refused(value):
     try:
         size = parse_size_bytes(value)
-    except UsageError as error:
-        assert str(error)
-    else:
-        assert isinstance(size, int)
-        assert size >= 0
+    except UsageError:
+        return
+    assert isinstance(size, int)
+    assert size >= 0
 
 
 @given(st.integers(0, 60), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
@@ -56,7 +54,14 @@ def test_days_hours_minutes_and_seconds_add_up(days, hours, minutes, seconds):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    (("20:00", 1200), ("1:00:00", 3600), ("2-03", None), ("2-03:30", 2 * 86400 + 12600), ("1.5h", 5400), ("250ms", 0.25)),
+    (
+        ("20:00", 1200),
+        ("1:00:00", 3600),
+        ("2-03", None),
+        ("2-03:30", 2 * 86400 + 12600),
+        ("1.5h", 5400),
+        ("250ms", 0.25),
+    ),
 )
 def test_forms_as_slurm_writes_them(text, seconds):
     if seconds is None:

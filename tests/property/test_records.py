@@ -17,7 +17,9 @@ from fleetcraft.core.records import decode_line, dump, encode_line, spawned_body
 # Text with what other tools cut lines at: U+2028, U+2029, NEL, a lone carriage return, a zero byte, a lone surrogate.
 _TEXT = st.text(max_size=12) | st.sampled_from(["a\u2028b", "\u2029", "\x85", "\r", "\0", "\ud800", "caf\u00e9", "}{"])
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT
-_VALUES = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4), max_leaves=12)
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4), max_leaves=12
+)
 RECORDS = st.dictionaries(_TEXT, _VALUES, max_size=5)
 _FOREIGN = st.floats() | st.sampled_from([np.float16, np.float32, np.float64, np.int8, np.int64]).flatmap(
     lambda kind: st.integers(-100, 100).map(kind)
@@ -158,7 +160,8 @@ _TIMES = st.floats(0, 4e9)
 def test_records_formatted_by_hand_say_what_the_codec_would(number, batch, index, gen, slot, at):
     started = decode_line(encode_line(started_body(number, batch, index, gen, 1, slot, at)))
     assert started == {
-        "n": number, "t": "started", "b": batch, "i": index, "g": gen, "a": 1, "s": slot, "at": pytest.approx(at, abs=1e-3),
+        "n": number, "t": "started", "b": batch, "i": index, "g": gen, "a": 1, "s": slot,
+        "at": pytest.approx(at, abs=1e-3),
     }  # fmt: skip
     spawned = decode_line(encode_line(spawned_body(number, batch, index, 1, slot, at)))
     assert spawned == {

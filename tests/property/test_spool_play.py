@@ -21,7 +21,17 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files
 from fleetcraft.store.journal import read_lines
 from fleetcraft.testing.scheduler import Act, Plan
-from tests.property.spool_play import CRASH_LIMIT, MUTATIONS, RETRIES, Script, Stage, Worker, person, publish, publisher, reap
+from tests.property.spool_play import (
+    CRASH_LIMIT,
+    MUTATIONS,
+    RETRIES,
+    Script,
+    Stage,
+    Worker,
+    person,
+    publisher,
+    reap,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Scene:
     with_publisher: bool = False
     many_hosts: bool = False
     stale_s: float = 0.0
+    torn: bool = False
 
 
 _CHANGES = st.integers(0, 10) | st.integers(0, 30)
@@ -73,12 +84,14 @@ def scenes(draw, *, pauses=False, person=False, stale=False):
         with_publisher=draw(st.booleans()),
         many_hosts=draw(st.booleans()),
         stale_s=draw(st.sampled_from([20.0, 60.0, 200.0])) if stale else 0.0,
+        torn=draw(st.booleans()),
     )
 
 
 def run(root, scene):
     stage = Stage(
-        str(root), fails=scene.fails, many_hosts=scene.many_hosts, stale_s=scene.stale_s, strict=scene.pause is None,
+        str(root), fails=scene.fails, many_hosts=scene.many_hosts,
+        torn=scene.torn, stale_s=scene.stale_s, strict=scene.pause is None,
     )  # fmt: skip
     with stage.patched():
         try:
@@ -137,7 +150,7 @@ class Fate:
             return waiting
         number, place, length = self.scene.pause
         name, now = f"w{number}", len(self.stage.play.log)
-        if name not in waiting or waiting[name].kind not in MUTATIONS and self.wakes_at is None:
+        if name not in waiting or (waiting[name].kind not in MUTATIONS and self.wakes_at is None):
             return waiting
         if self.wakes_at is None and self.changes[name] == place:
             self.wakes_at = now + length

@@ -219,7 +219,9 @@ class Lab:
         """Wait until so many tasks ended; the counts by state."""
 
         def look() -> dict[str, int] | None:
+            at_work = any(process.alive for process in self.processes)
             counts = self.counts()
+            assert at_work or sum(counts.values()) >= count, f"nobody is left to do it: {self.picture()}"
             return counts if sum(counts.values()) >= count else None
 
         return wait_for(look, f"{count} tasks ended", deadline_s, self.picture)
@@ -231,6 +233,7 @@ class Lab:
         assert task is not None, f"no task is called {name!r}"
 
         def look() -> dict[str, Any] | None:
+            assert any(process.alive for process in self.processes), f"nobody is left to run it: {self.picture()}"
             mine = [record for record in self.records() if (record.get("b"), record.get("i")) == (task.batch, task.index)]
             spawned = [record for record in mine if record["t"] == "spawned"]
             ended = {record["a"] for record in mine if record["t"] in ("receipt", "lost")}

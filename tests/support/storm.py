@@ -36,6 +36,7 @@ class StormPlan:
     # So many and no more: on a machine that has no time, a life would else be shorter than its start.
     kills: int = 80
     deadline_s: float = 100.0
+    say: bool = False  # a line every now and then, for who watches a long one
 
 
 @dataclass(slots=True)
@@ -55,7 +56,11 @@ class Storm:
         dice = random.Random(self.plan.seed)  # noqa: S311
         self._prepare()
         until_s = time.monotonic() + self.plan.deadline_s
+        said_s = time.monotonic()
         while not self._is_over():
+            if self.plan.say and time.monotonic() - said_s > 30.0:
+                said_s = time.monotonic()
+                print(f"{dict(self.kills)} kills, {len(self._to_publish)} batches to come", file=sys.__stderr__, flush=True)
             assert time.monotonic() < until_s, f"the storm did not end: {self.lab.picture()}"
             self._keep_alive(dice)
             # Not a wait for anything: the next crash comes at a moment that nobody knows.

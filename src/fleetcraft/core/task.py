@@ -169,11 +169,21 @@ def _check_call(line: dict[str, Any], where: str) -> None:
         if key in line and (not isinstance(line[key], str) or not _CALL.fullmatch(line[key])):
             raise TaskInvalid(f"{where}: {key} {line[key]!r} must look like package.module:function.")
     for key in ("args", "setup_args"):
-        if key in line and not isinstance(line[key], dict):
-            raise TaskInvalid(f"{where}: {key} must be a JSON object of keyword arguments.")
+        if key in line:
+            _check_arguments(line[key], f"{where}: {key}")
     for key in ("args", "setup", "setup_args"):
         if key in line and "call" not in line:
             raise TaskInvalid(f"{where}: {key} goes with call.")
+
+
+def _check_arguments(value: object, what: str) -> None:
+    """Refuse what a ledger cannot hold: a reader of any language must be able to parse it."""
+    if not isinstance(value, dict):
+        raise TaskInvalid(f"{what} must be a JSON object of keyword arguments.")
+    try:
+        canonical(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TaskInvalid(f"{what} has no strict JSON form ({error}).", hint="Write NaN as a text.") from error
 
 
 def check_argv(argv: object, what: str) -> None:

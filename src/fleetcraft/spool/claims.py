@@ -14,6 +14,7 @@ from fleetcraft.core.names import CLAIM, DRAFT, WAITING, Token
 from fleetcraft.core.ranges import RangeSet
 from fleetcraft.spool.ledger import Batch
 from fleetcraft.spool.life import Life
+from fleetcraft.spool.maintenance import settle_folded
 from fleetcraft.spool.tokens import Moved, draft, move
 from fleetcraft.store.files import GONE, UNKNOWN
 from fleetcraft.store.journal import JournalEnded
@@ -38,6 +39,9 @@ def take(life: Life, token: Token) -> tuple[Token, Batch] | None:
     the token go) when this life was taken for dead meanwhile, OSError when the storage failed.
     """
     layout, files = life.spool.layout, life.files
+    if life.spool.is_folded(token.batch):
+        settle_folded(life.spool, [token])  # a retry shows in the next listing under its new place
+        return None
     mine = token.owned(CLAIM, life.id)
     if move(files, layout.token(token.name), layout.token(mine.name)) is not Moved.YES:
         return None

@@ -12,9 +12,9 @@ from fleetcraft.spool.spool import Spool
 def remaining(spool: Spool, batch: Batch, token: Token, fold: Fold) -> RangeSet:
     """Positions under `token` that have not ended and have no newer generation.
 
-    Empty when the whole batch was folded into a later one that offers its tasks itself.
+    Empty when the whole batch was folded into a later one that offers its tasks itself; a retry offers its own.
     """
-    if spool.is_folded(batch.number):
+    if spool.is_folded(batch.number) and not token.gen:
         return RangeSet()
     left = RangeSet([(token.start, token.stop)])
     for number, first, last, position in batch.origins(token.start, token.stop):

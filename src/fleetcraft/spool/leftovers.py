@@ -30,6 +30,7 @@ def check_batches_folder(spool: Spool, report: Report, *, repair: bool) -> None:
     names = set(before) & set(spool.files.names(folder)[0])
     live = {batch.publication for batch in spool.batches()}
     asides = {publication for name in before if (publication := aside_publication(name)) is not None}
+    asides = {publication for publication in asides if not _judge_aside(spool, publication, live)[1]}
     folded: dict[str, str] = {}
     for name in names:
         number = batch_number(name)

@@ -34,9 +34,10 @@ from fleetcraft.spool.spool import Spool
 from fleetcraft.spool.tokens import Moved, move
 from fleetcraft.spool.tokens import draft as create_draft
 from fleetcraft.spool.uniqueness import Known, Spill, entries_between, find_known, find_repeated, partitions
-from fleetcraft.store.files import GONE, explain, write_all
+from fleetcraft.store.files import GONE, Files, explain, write_all
 
 _RUN_TASKS = 1 << 16
+_LOOKS = 5
 
 
 @dataclass(slots=True)
@@ -248,9 +249,16 @@ class LedgerWriter:
         if not self.count:
             self.discard()
             return Published()
+        looks = 0
         while True:
             spool.refresh()
-            self.check_names()
+            try:
+                self.check_names()
+            except OSError as error:
+                looks += 1
+                if error.errno not in GONE or looks == _LOOKS:
+                    raise
+                continue  # a batch was folded while its names were being read; the fold has them
             if self._known.marks:
                 for number in self._known.batches:
                     finish_publication(spool, number)
@@ -282,14 +290,22 @@ class LedgerWriter:
             files.link(aside, ledger)
         except OSError as error:
             # The reply may have been lost: the inode behind the name tells whose it is.
-            if files.identity(ledger) != mine:
+            if mine is None or files.identity(ledger) != mine:
                 self._committed = 0
                 self._drop(draft)
                 if isinstance(error, FileExistsError):
                     spool.batch(number)  # an old listing may go on hiding it; a look-up by name does not
                     return 0
                 raise
-        files.unlink(aside)
+        # The name of a batch that was folded while we were slow is free again, but its number is not: readers
+        # that see the fold ignore this ledger, so it is taken back before its tasks are offered.
+        spool.refresh()
+        if spool.is_folded(number) and not self._stands_in_fold(number):
+            _unlink_if_there(files, ledger)
+            self._committed = 0
+            self._drop(draft)
+            return 0
+        _unlink_if_there(files, aside)
         os.close(self._ledger)
         self._ledger = -1
         self._close_spill()
@@ -297,6 +313,16 @@ class LedgerWriter:
         if self.offers:
             offer_draft(spool, draft, held=self.held)
         return number
+
+    def _stands_in_fold(self, number: int) -> bool:
+        """True when the fold of this number holds our lines: it was folded since our commit, not before."""
+        place = self.spool.places()[number]
+        if place.count != self.count:
+            return False
+        ours = self.lines_at(range(self.count))
+        return all(
+            place.cover.lines(place.offset + at, place.offset + at + 1) == [line] for at, line in enumerate(ours)
+        )
 
     def _drop(self, draft: Token) -> None:
         if not self.offers:
@@ -331,6 +357,14 @@ class LedgerWriter:
         self.discard()
         result = fresh.commit()
         return Published(result.batch, result.added, result.existing + self.count - fresh.count)
+
+
+def _unlink_if_there(files: Files, path: str) -> None:
+    try:
+        files.unlink(path)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
 
 
 def offer_draft(spool: Spool, draft: Token, *, held: bool) -> None:

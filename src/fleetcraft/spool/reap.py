@@ -34,6 +34,7 @@ from fleetcraft.spool.life import (
     read_json,
     state_path,
 )
+from fleetcraft.spool.maintenance import close_folds, moved_into_fold
 from fleetcraft.spool.permits import give_back_permits
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.tokens import Moved, move
@@ -155,7 +156,7 @@ class Reaper:
         return self.judge(identity, watch, now, self.policy, degraded=self.degraded)
 
     def _mind_delay(self, took_s: float) -> None:
-        """Our own storage was slow: a heartbeat that stood still meanwhile proves nothing, so every watch begins anew."""
+        """While our own storage is slow, a heartbeat that stands still proves nothing: every watch begins anew."""
         if self.policy.lease_s is not None and took_s * _SLOW_SHARE > self.policy.lease_s:
             now = self.life.spool.clock.mono()
             for watch in self.watches.values():
@@ -181,6 +182,8 @@ class Reaper:
         files, folder = self.life.files, self.life.spool.layout.life(name)
         returned = lost = 0
         if state == REAPING and self._fence(name):
+            # Before any claim or permit goes back: an unfinished fold of this life must not be committed later.
+            close_folds(self.life.spool, name)
             give_back_permits(self.life.spool, name)
             moved = move(files, state_path(folder, REAPING), state_path(folder, FENCED_STATE))
             # Nothing that is fenced may go before the state says so; when the reply does not, the look-up does.
@@ -267,21 +270,25 @@ class Reaper:
         self.life.journal.sync()
         returned = 0
         for token in fenced:
-            batch = spool.batch(token.batch)
+            place: Token | None = token
             if spool.is_folded(token.batch):
-                self._unlink(token)  # its tasks are offered by the batch that folds it
-                continue
+                # The batch that folds it offers its tasks, but not what a person opened again.
+                place = moved_into_fold(spool, token) if token.gen else None
+                if place is None:
+                    self._unlink(token)
+                    continue
+            batch = spool.batch(place.batch)
             if batch is None:
                 continue  # not visible yet; the token stays fenced, and the next pass looks again
-            left = remaining(spool, batch, token, self.reader.fold)
+            left = remaining(spool, batch, place, self.reader.fold)
             if late:
-                self._leave_to_newer(token, left)
+                self._leave_to_newer(place, left)
             if not left:
                 self._unlink(token)
                 continue
             ranges = list(left)
-            attempt = 1 + highest_attempt(batch, token, self.reader.fold)
-            self._rename(token, token.part(ranges[0][0], ranges[-1][1], attempt).waiting())
+            attempt = 1 + highest_attempt(batch, place, self.reader.fold)
+            self._rename(token, place.part(ranges[0][0], ranges[-1][1], attempt).waiting())
             returned += 1
         spool.files.sync_folder(spool.layout.tokens)
         return returned, lost

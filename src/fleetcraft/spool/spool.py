@@ -41,6 +41,8 @@ class Spool:
         self.clock = clock or SystemClock()
         self._batches: dict[int, Batch] = {}
         self._places: dict[int, Place] = {}
+        self._folded: set[int] = set()
+        self._whole = 0  # every number up to here is known
         self._unreadable: dict[int, str] = {}
 
     @classmethod
@@ -98,7 +100,8 @@ class Spool:
             raise SpoolError(f"{layout.marker} is not the marker of a spool.")
         if not isinstance(marker.get("version"), int) or marker["version"] > FORMAT_VERSION:
             raise SpoolError(
-                f"The spool {layout.root} has version {marker.get('version')}; this program knows up to {FORMAT_VERSION}.",
+                f"The spool {layout.root} has version {marker.get('version')}; "
+                f"this program knows up to {FORMAT_VERSION}.",
                 hint="Use a newer fleetcraft.",
             )
         if not marker.get("group") and not is_private(layout.root):
@@ -127,39 +130,35 @@ class Spool:
             gone = self._batches.keys() - numbers
             try:
                 for number in sorted(numbers - self._batches.keys()):
-                    self._batches[number] = open_batch(self.files, self.layout, number)
+                    self._take_in(open_batch(self.files, self.layout, number))
             except OSError as error:
                 if error.errno in GONE:
                     continue  # folded between the listing and the look; list again
                 raise
             # A folded ledger is removed only after the one that folds it is visible.
-            if gone - self._folded():
+            if gone - self._folded:
                 continue
             for number in gone:
                 del self._batches[number]
-            break
-        self._places = self._find_places()
+            # Numbers have no gaps, so a gap is a listing that was not whole: a fold appeared while it was read.
+            while self._whole + 1 in self._batches or self._whole + 1 in self._folded:
+                self._whole += 1
+            if self._whole >= self.highest():
+                break
 
-    def _folded(self) -> set[int]:
-        return {folded.batch for batch in self._batches.values() for folded in batch.folds}
-
-    def _find_places(self) -> dict[int, Place]:
-        places: dict[int, Place] = {}
-        folded = self._folded()
-        for number in sorted(self._batches):
-            batch = self._batches[number]
-            if number in folded and batch.folds:
-                continue  # this folding batch was folded again, flat, into a later one
-            if not batch.folds:
-                places.setdefault(number, Place(batch, 0, batch.count))
+    def _take_in(self, batch: Batch) -> None:
+        """Note where its tasks stand; work grows with what is new, not with what was ever folded."""
+        self._batches[batch.number] = batch
+        if not batch.folds:
+            self._places.setdefault(batch.number, Place(batch, 0, batch.count))
+        elif batch.number not in self._folded:  # else it was folded again, flat, into a later one
             for part in batch.folds:
-                places[part.batch] = Place(batch, part.offset, part.count)
-        return places
+                self._places[part.batch] = Place(batch, part.offset, part.count)
+                self._folded.add(part.batch)
 
     def batches(self) -> list[Batch]:
         """Visible batches in order, folded ones left out."""
-        folded = self._folded()
-        return [self._batches[number] for number in sorted(self._batches) if number not in folded]
+        return [self._batches[number] for number in sorted(self._batches) if number not in self._folded]
 
     def highest(self) -> int:
         """The highest batch number that is visible."""
@@ -171,7 +170,7 @@ class Spool:
 
     def is_folded(self, number: int) -> bool:
         """True when the batch lives on inside another."""
-        return number in self._folded()
+        return number in self._folded
 
     def batch(self, number: int) -> Batch | None:
         """One ledger by number; None when it is not visible (yet, or any more)."""
@@ -185,7 +184,7 @@ class Spool:
                 raise
             self.refresh()
             return self._batches.get(number)
-        self._batches[number] = batch
+        self._take_in(batch)
         return batch
 
     def total(self) -> int:

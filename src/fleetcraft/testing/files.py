@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple, TypeVar
 
 from fleetcraft.core.clock import Clock
@@ -47,6 +47,25 @@ class Operation(NamedTuple):
     def __str__(self) -> str:
         names = [os.path.basename(name) for name in (self.path, self.target) if name]
         return f"{self.kind} {' -> '.join(names)}"
+
+
+def nth(number: int, kinds: Container[str] | None = None) -> Callable[[Operation], bool]:
+    """True for operation `number` (the first is 0) of these kinds, once."""
+    seen = -1
+
+    def matches(operation: Operation) -> bool:
+        nonlocal seen
+        if kinds is not None and operation.kind not in kinds:
+            return False
+        seen += 1
+        return seen == number
+
+    return matches
+
+
+def failing(error: int, when: Callable[[Operation], bool]) -> Callable[[Operation], int | None]:
+    """A fault for `FaultyFiles`: this errno wherever `when` says so."""
+    return lambda operation: error if when(operation) else None
 
 
 class Crash(BaseException):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleetcraft.core.names import CLAIM, HELD, WAITING, Token
+from fleetcraft.core.names import CLAIM, DRAFT, HELD, WAITING, Token
 from fleetcraft.core.quantities import format_duration
+from fleetcraft.spool.maintenance import finish_drafts, settle_folded
 from fleetcraft.spool.reap import Reaper
 from fleetcraft.workers.calls import Calls
 from fleetcraft.workers.claimer import Claimer
@@ -120,7 +121,7 @@ class Lookout:
         self.must_list = False
         busy = self.reap()
         tokens = self._list(now_s)
-        if busy or self.claimer.release_held(tokens):
+        if busy or self._finish_for_the_dead(tokens) or self.claimer.release_held(tokens):
             return True
         # Another worker that holds more than it runs gives some back within moments: leaving now would leave it alone.
         self.others_may_share = any(
@@ -129,6 +130,17 @@ class Lookout:
         found = self._any_for_us(tokens)
         self.must_list = self.must_list or found
         return found
+
+    def _finish_for_the_dead(self, tokens: list[Token]) -> bool:
+        """Offer what a publisher or a retry committed and did not live to offer; True when there was such a thing."""
+        spool, requests = self.ctx.spool, self.ctx.requests
+        if not any(token.form == DRAFT or (not token.life and spool.is_folded(token.batch)) for token in tokens):
+            return False
+        spool.refresh()
+        requests.refresh(force=True)
+        finished = finish_drafts(spool, tokens, requests.owners)
+        moved, _ = settle_folded(spool, tokens)
+        return bool(finished or moved)
 
     def next_look_s(self, now_s: float) -> list[float]:
         """The moments at which a look may be due."""

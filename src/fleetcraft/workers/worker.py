@@ -364,17 +364,17 @@ class Worker:
         moments = [self.beat_timer.next_s, self.request_timer.next_s]
         moments.append(self.flush_timer.next_s if full else self.sink.last_sync_s + SYNC_EVERY_S)
         if self.state is WorkerState.UP and not self.sink.storage_full:
-            moments += self.lookout.next_look_s(now)
-        left = self.ctx.left_s()
+            moments += [self.suspicion.timer.next_s] if self.suspicion.is_open else self.lookout.next_look_s(now)
+        left, due = self.ctx.left_s(), self.ctx.book.next_due_s()
         possible = [
-            self.ctx.book.next_due_s(),
+            # One that is due already waits for a slot, and the end that frees it wakes us.
+            due if due is not None and due > now else None,
             self.runner.check_timeouts(now),
             self.calls.check_timeouts(now),
             self.supervisor.next_deadline_s(),
             None if left is None or left < 0 else now + left,
             self.starter.hold_until_s if self.starter.hold_until_s > now else None,
             now + 0.25 if self.runner.lingering else None,
-            self.suspicion.timer.next_s if self.suspicion.is_open else None,
         ]
         moments += [moment for moment in possible if moment is not None]
         self.poller.wait(min(moments) - self.clock.mono())

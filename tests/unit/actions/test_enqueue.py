@@ -326,7 +326,7 @@ def test_calls_take_the_quick_way_once_their_function_was_checked(spool, monkeyp
 def test_a_call_that_was_checked_with_other_resources_is_checked_again(spool):
     call = {"call": "m:f", "args": {}}
     said = refused(spool, [{"name": "a", **call, "timed": False}, {"name": "b", **call}], options(timed=True))
-    assert said.startswith("list:2: a call runs in a resident and cannot hold a node")
+    assert said.startswith("list:2: node goes with a command")
 
 
 def test_a_hundred_thousand_tasks_of_three_shapes_make_three_batches(spool):

@@ -101,11 +101,19 @@ def test_the_digest_is_of_what_a_task_does():
     base = {"command": ["x", "1"]}
     digest = content_digest(_draft(base))
     assert content_digest(_draft(base | {"name": "other"})) == digest
-    for changed in ({"command": ["x", "2"]}, base | {"cpus": 2}, base | {"priority": 1}, base | {"after": ["y"]}, base | {"timeout": 1}):
+    for changed in (
+        {"command": ["x", "2"]},
+        base | {"cpus": 2},
+        base | {"priority": 1},
+        base | {"after": ["y"]},
+        base | {"timeout": 1},
+    ):
         assert content_digest(_draft(changed)) != digest
 
 
-@pytest.mark.parametrize(("given", "name"), (("usr1", "SIGUSR1"), ("SIGTERM", "SIGTERM"), (2, "SIGINT"), ("15", "SIGTERM")))
+@pytest.mark.parametrize(
+    ("given", "name"), (("usr1", "SIGUSR1"), ("SIGTERM", "SIGTERM"), (2, "SIGINT"), ("15", "SIGTERM"))
+)
 def test_signals_have_one_spelling(given, name):
     assert signal_name(given, "here") == name
 

@@ -17,7 +17,8 @@ def test_state_words_are_those_of_the_table():
         "held", "blocked", "waiting", "claimed", "running", "succeeded", "failed", "quarantined", "cancelled",
     ]  # fmt: skip
     assert [outcome.value for outcome in Outcome] == [
-        "succeeded", "failed", "timeout", "out_of_memory", "output_invalid", "lost", "abandoned", "cancelled", "duplicate",
+        "succeeded", "failed", "timeout", "out_of_memory", "output_invalid", "lost", "abandoned", "cancelled",
+        "duplicate",
     ]  # fmt: skip
     assert [cause.value for cause in LossCause] == [
         "worker_gone", "node_gone", "walltime", "preempted", "drained", "checkpointed", "black_hole",

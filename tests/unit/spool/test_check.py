@@ -392,6 +392,7 @@ def lose_the_token(spool: Spool) -> None:
     os.unlink(spool.layout.token(tokens(spool)[0]))
 
 
+@pytest.mark.slow
 def test_a_check_that_was_reaped_in_its_sleep_offers_nothing_twice(tmp_path):
     """At any operation of a repair, this check is taken for dead and another one repairs."""
     template = Template(tmp_path, lose_the_token)
@@ -418,6 +419,7 @@ def test_a_check_that_was_reaped_in_its_sleep_offers_nothing_twice(tmp_path):
     assert at > 50
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_in_a_repair_is_repaired_by_the_next(tmp_path):
     template = Template(tmp_path, lose_the_token)
     at = 0

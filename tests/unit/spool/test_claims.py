@@ -25,6 +25,7 @@ from fleetcraft.testing.files import (
     RecordingFiles,
     StaleFiles,
     WrappedFiles,
+    nth,
 )
 from tests.property.spool_play import publish
 
@@ -104,7 +105,9 @@ def test_of_two_claimers_one_gets_it(spool, life):
 @pytest.mark.parametrize("retransmitted", (False, True))
 def test_a_claim_whose_reply_was_lost_is_recognized_by_our_id(spool, life, retransmitted):
     token = waiting(spool)
-    files = faulty(spool, LostReplyFiles(lose=lambda operation: operation.kind == "rename", retransmitted=retransmitted))
+    files = faulty(
+        spool, LostReplyFiles(lose=lambda operation: operation.kind == "rename", retransmitted=retransmitted)
+    )
     taken = take(life, token)
     assert taken is not None
     assert taken[0].life == life.id
@@ -128,7 +131,9 @@ def test_estale_is_absence(spool, life):
 
 def test_an_answer_that_never_comes_is_unknown_and_bounded(spool, life):
     token = waiting(spool)
-    files = faulty(spool, FaultyFiles(fault=lambda operation: errno.EIO if operation.kind in ("rename", "exists") else None))
+    files = faulty(
+        spool, FaultyFiles(fault=lambda operation: errno.EIO if operation.kind in ("rename", "exists") else None)
+    )
     assert take(life, token) is None
     assert len(files.failed) <= 6
 
@@ -251,14 +256,8 @@ def test_a_lost_reply_to_any_change_of_a_split_is_settled_by_looking(spool, keep
     for at in range(8):
         life = Life.begin(spool)
         claim = claimed(life)
-        changes = iter(range(100))
-        faulty(
-            spool,
-            LostReplyFiles(
-                lose=lambda operation, changes=changes, at=at: operation.kind in ("create", "rename", "unlink") and next(changes) == at,
-                retransmitted=retransmitted,
-            ),
-        )
+        change = nth(at, ("create", "rename", "unlink"))
+        faulty(spool, LostReplyFiles(lose=change, retransmitted=retransmitted))
         kept = split(life, claim, keep, pieces)
         healthy(spool)
         assert covered(spool) == list(range(COUNT))

@@ -207,6 +207,7 @@ def test_a_shortcut_is_only_a_shortcut(spool):
     assert answers(root) == before
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_in_a_compaction_loses_and_doubles_nothing(tmp_path):
     template = Template(tmp_path, ended_lives)
     expected = answers(template.source)
@@ -239,6 +240,7 @@ def test_a_crash_anywhere_in_a_compaction_loses_and_doubles_nothing(tmp_path):
     assert at > 60
 
 
+@pytest.mark.slow
 def test_a_reader_at_any_moment_of_a_compaction_sees_every_record(tmp_path):
     template = Template(tmp_path, ended_lives)
     expected = answers(template.source)
@@ -256,6 +258,7 @@ def test_a_reader_at_any_moment_of_a_compaction_sees_every_record(tmp_path):
     assert at > 60
 
 
+@pytest.mark.slow
 def test_a_compaction_at_any_moment_of_a_reader_is_not_noticed(tmp_path):
     template = Template(tmp_path, ended_lives)
     expected = answers(template.source)["counts"]
@@ -273,6 +276,7 @@ def test_a_compaction_at_any_moment_of_a_reader_is_not_noticed(tmp_path):
     assert at > 15
 
 
+@pytest.mark.slow
 def test_two_compactions_do_the_work_once_even_when_one_sleeps_and_is_reaped(tmp_path):
     template = Template(tmp_path, ended_lives)
     expected = answers(template.source)

@@ -30,6 +30,8 @@ from fleetcraft.testing.files import (
     LostReplyFiles,
     RecordingFiles,
     StaleFiles,
+    failing,
+    nth,
 )
 from fleetcraft.testing.scheduler import Act, Interleaver, Plan
 
@@ -153,8 +155,7 @@ def test_a_lost_reply_to_any_change_loses_and_doubles_nothing(tmp_path, names, r
         root = str(tmp_path / f"s{at}")
         Spool.open(root, create=True)
         publish(root, ["old"])
-        counter = iter(range(10_000))
-        files = LostReplyFiles(lose=lambda _, counter=counter, at=at: next(counter) == at, retransmitted=retransmitted)
+        files = LostReplyFiles(lose=nth(at), retransmitted=retransmitted)
         try:
             publish(root, names, files)
         except OutOfReach:
@@ -176,8 +177,7 @@ def test_an_error_at_any_operation_before_the_commit_changes_nothing(tmp_path, n
         Spool.open(root, create=True)
         publish(root, ["old"])
         before = snapshot(root)
-        counter = iter(range(10_000))
-        files = FaultyFiles(fault=lambda _, counter=counter, at=at: error if next(counter) == at else None)
+        files = FaultyFiles(fault=failing(error, nth(at)))
         if operation.kind == "rename" and error == errno.EIO:
             publish(root, names, files)  # one error of unknown meaning is settled by a second try
             assert files.failed
@@ -229,7 +229,9 @@ def test_the_same_again_adds_nothing_and_other_content_is_refused(root):
 
 def test_the_last_step_is_done_by_whoever_enqueues_again(root):
     operations = iter(range(10_000))
-    files = FaultyFiles(fault=lambda operation: errno.EIO if operation.kind == "rename" and next(operations) < 3 else None)
+    files = FaultyFiles(
+        fault=lambda operation: errno.EIO if operation.kind == "rename" and next(operations) < 3 else None
+    )
     with pytest.raises(OutOfReach, match="published"):
         publish(root, SMALL, files, held=True)
     assert [token.form for token in look(root).tokens().tokens] == [DRAFT]

@@ -1,4 +1,4 @@
-"""Death needs evidence, and what a dead life left is taken over once, by any number of reapers that may die anywhere."""
+"""Death needs evidence; what a dead life left is taken over once, by any number of reapers that may die anywhere."""
 
 from __future__ import annotations
 
@@ -127,12 +127,32 @@ def test_a_stopped_process_is_alive(spool):
 
 @pytest.mark.parametrize(
     "changes",
-    ({"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"start_ticks": None}, {"boot_id": "other"}, {"boot_id": None}),
+    (
+        {"pid_namespace": "pid:[1]"},
+        {"pid_namespace": None},
+        {"start_ticks": None},
+        {"boot_id": "other", "machine_id": "other"},
+        {"boot_id": "other", "machine_id": None},
+        {"boot_id": "other", "host": "far"},
+        {"boot_id": None},
+    ),
 )
 def test_what_cannot_be_known_is_unknown(spool, changes):
     evidence = judge(_identity(spool, **changes), Watch(0, 0.0), 1e9, ReapPolicy())
     assert evidence.liveness is Liveness.UNKNOWN
     assert evidence.reason
+
+
+def test_a_life_from_before_a_restart_of_this_machine_is_dead_once_it_is_silent(spool, monkeypatch):
+    monkeypatch.setattr(host, "machine_id", lambda: "this-machine")
+    identity, watch = _identity(spool, boot_id="an earlier boot"), Watch(3, 100.0)
+    assert judge(identity, watch, 129.0, ReapPolicy()).liveness is Liveness.UNKNOWN
+    evidence = judge(identity, watch, 130.0, ReapPolicy())
+    assert (evidence.liveness, evidence.cause) == (Liveness.DEAD, LossCause.NODE_GONE)
+    assert "started anew" in evidence.reason
+    assert judge(identity, watch, 130.0, ReapPolicy(), degraded=True).liveness is Liveness.UNKNOWN
+    copy = Watch(4, 125.0)  # a machine made from the same image, which beats
+    assert judge(identity, copy, 130.0, ReapPolicy()).liveness is Liveness.UNKNOWN
 
 
 def test_proc_that_shows_nothing_is_no_evidence(spool, monkeypatch):
@@ -141,9 +161,9 @@ def test_proc_that_shows_nothing_is_no_evidence(spool, monkeypatch):
 
 
 def test_the_scheduler_must_say_it_twice_a_grace_apart(spool):
-    answers = [None]
+    answers: list[bool | None] = [None]
     policy = ReapPolicy(job_ended=lambda job: answers[-1], job_grace_s=30.0)
-    identity, watch = _identity(spool, boot_id="other", job_id="77"), Watch(5, 0.0)
+    identity, watch = _identity(spool, boot_id="other", machine_id="far", job_id="77"), Watch(5, 0.0)
     assert judge(identity, watch, 100.0, policy).liveness is Liveness.UNKNOWN
     answers.append(False)
     assert judge(identity, watch, 101.0, policy).liveness is Liveness.ALIVE
@@ -160,7 +180,7 @@ def test_the_scheduler_must_say_it_twice_a_grace_apart(spool):
 
 def test_a_heartbeat_that_moved_between_the_two_answers_is_life(spool):
     policy = ReapPolicy(job_ended=lambda job: True, job_grace_s=30.0)
-    identity = _identity(spool, boot_id="other", job_id="77")
+    identity = _identity(spool, boot_id="other", machine_id="far", job_id="77")
     watch = Watch(5, 0.0)
     judge(identity, watch, 100.0, policy)
     moved = replace(watch, sequence=6, since_s=110.0)
@@ -237,7 +257,9 @@ def test_the_order_is_fence_then_state_then_records_then_renames(spool):
     mine = reaper(spool, files=recording)
     recording.operations.clear()
     mine.step()
-    steps = [str(operation).replace(worker.id, "W").replace(claim.waiting().name, "N") for operation in recording.operations]
+    steps = [
+        str(operation).replace(worker.id, "W").replace(claim.waiting().name, "N") for operation in recording.operations
+    ]
     order = [
         "rename state.live -> state.reaping",
         "rename N@W -> N!W",
@@ -252,15 +274,18 @@ def test_the_order_is_fence_then_state_then_records_then_renames(spool):
     assert steps.index("write journal.jsonl") < steps.index(order[0]), "the evidence is written down first"
 
 
+_STUBBORN = "import signal, time; signal.signal(15, lambda *_: None); print('up', flush=True); time.sleep(600)"
+
+
 def test_a_life_whose_children_still_run_is_not_fenced(spool, real_processes, clock):
     worker = Life.begin(spool)
     claim = claimed(spool, worker)
     stubborn = subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; signal.signal(15, lambda *_: None); print('up', flush=True); time.sleep(600)"],
+        [sys.executable, "-c", _STUBBORN],
         env=os.environ | {host.LIFE_VARIABLE: worker.id}, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+    assert stubborn.stdout is not None
     try:
-        assert stubborn.stdout is not None
         assert stubborn.stdout.readline() == b"up\n"
         mine = reaper(spool, policy=ReapPolicy(kill_grace_s=5.0))
         report = mine.step()
@@ -347,7 +372,9 @@ def test_a_late_claim_leaves_alone_what_a_repair_has_offered_anew(spool):
 def test_stray_drafts_of_a_buried_life_are_removed(spool):
     worker = Life.begin(spool)
     fenced_folder(spool, worker, "fenced")
-    Files().create(spool.layout.token(Token(lane="c1", priority=1, batch=1, start=0, stop=1, form=DRAFT, life=worker.id).name))
+    Files().create(
+        spool.layout.token(Token(lane="c1", priority=1, batch=1, start=0, stop=1, form=DRAFT, life=worker.id).name)
+    )
     reaper(spool).step()
     assert [name for name in names(spool) if DRAFT in name] == []
 

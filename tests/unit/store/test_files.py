@@ -141,10 +141,14 @@ def test_a_folder_that_somebody_else_just_made_is_fine(tmp_path):
 @pytest.mark.parametrize(
     ("number", "kind", "name"),
     (
-        (errno.ENOSPC, StorageFull, "ENOSPC"), (errno.EDQUOT, StorageFull, "EDQUOT"), (errno.EFBIG, StorageFull, "EFBIG"),
-        (errno.EROFS, StorageFull, "EROFS"), (errno.EIO, OutOfReach, "EIO"), (errno.EACCES, OutOfReach, "EACCES"),
+        (errno.ENOSPC, StorageFull, "ENOSPC"),
+        (errno.EDQUOT, StorageFull, "EDQUOT"),
+        (errno.EFBIG, StorageFull, "EFBIG"),
+        (errno.EROFS, StorageFull, "EROFS"),
+        (errno.EIO, OutOfReach, "EIO"),
+        (errno.EACCES, OutOfReach, "EACCES"),
     ),
-)  # fmt: skip
+)
 def test_the_sentence_names_the_error(number, kind, name):
     error = explain(OSError(number, os.strerror(number)), "Cannot sync /x/journal")
     assert type(error) is kind

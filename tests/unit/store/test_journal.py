@@ -34,7 +34,14 @@ def test_one_write_per_record_and_one_sync_for_many(path):
     writer.sync()
     writer.sync()
     writer.close()
-    assert [operation.kind for operation in recording.operations] == ["open_new", "write", "write", "write", "sync", "close"]
+    assert [operation.kind for operation in recording.operations] == [
+        "open_new",
+        "write",
+        "write",
+        "write",
+        "sync",
+        "close",
+    ]
     assert writer.durable == writer.length == path.stat().st_size
     assert _records(path) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
@@ -63,7 +70,7 @@ def test_after_a_failed_write_the_next_record_begins_a_new_line(path, short):
 
 
 def test_a_record_whose_reply_was_lost_keeps_its_number_to_itself(path):
-    lose = []
+    lose: list[bool] = []
     writer = JournalWriter(LostReplyFiles(lose=lambda operation: operation.kind == "write" and bool(lose)), str(path))
     _write(writer)
     lose.append(True)
@@ -92,7 +99,9 @@ def test_a_failed_sync_ends_the_journal_even_when_the_next_one_would_succeed(pat
 
 
 def test_an_error_at_close_is_told(path):
-    writer = JournalWriter(FaultyFiles(fault=lambda operation: errno.EDQUOT if operation.kind == "close" else None), str(path))
+    writer = JournalWriter(
+        FaultyFiles(fault=lambda operation: errno.EDQUOT if operation.kind == "close" else None), str(path)
+    )
     with pytest.raises(OSError, match="quota"):
         writer.close()
 
