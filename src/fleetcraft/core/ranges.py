@@ -22,6 +22,9 @@ class RangeSet:
         if stop <= start:
             return
         starts, stops = self._starts, self._stops
+        if stops and start == stops[-1]:  # work goes forward: the common case costs no search
+            stops[-1] = stop
+            return
         # All ranges that touch or overlap the new one melt into it.
         low = bisect_left(stops, start)
         high = bisect_right(starts, stop)
@@ -36,6 +39,9 @@ class RangeSet:
         if stop <= start:
             return
         starts, stops = self._starts, self._stops
+        if starts and start == starts[0] and stop < stops[0]:
+            starts[0] = stop
+            return
         low = bisect_right(stops, start)
         high = bisect_left(starts, stop)
         if low >= high:

@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 # The scanner behind json.loads, without its checks of types and blanks: a third of the time of a line.
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # no stub
+scan_json: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # no stub
 
 STARTED = "started"
 SPAWNED = "spawned"
@@ -46,7 +46,7 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
         if len(line) < 11 or line[-9:-8] != b" " or crc32(line[:-9]) != int(line[-8:], 16):
             return None
         text = line[:-9].decode()
-        value, end = _scan(text, 0)
+        value, end = scan_json(text, 0)
     except (ValueError, StopIteration, RecursionError):
         return None
     return value if isinstance(value, dict) and end == len(text) else None

@@ -39,6 +39,7 @@ class ReapPolicy:
     """When a silent life may be taken for dead, and how its children are ended."""
 
     lease_s: float | None = None  # None: never on silence alone
+    restart_still_s: float = 30.0  # how long a life of an earlier boot of this machine must be silent
     cache_limit_s: float = 0.0  # how long a directory listing may be stale here; 0 on a local file system
     kill_grace_s: float = 5.0
     # The scheduler's word on a job: True ended, False not ended, None no answer. Asked twice, a grace apart.
@@ -72,17 +73,29 @@ def judge(identity: Identity, watch: Watch, now_s: float, policy: ReapPolicy, *,
     still_s = now_s - watch.since_s
     if degraded:
         return _unknown("this observer's own storage was slow, so silence proves nothing")
-    same_machine = identity.machine_id is not None and identity.machine_id == host.machine_id()
-    if policy.lease_s is not None and still_s >= policy.lease_s:
-        facts = {"still_s": round(still_s, 1), "lease_s": policy.lease_s, "host": identity.host}
-        reason = "its machine was started anew and" if same_machine and identity.host == host.host_name() else ""
+    restarted = _is_this_machine_before_its_restart(identity)
+    limits_s = [policy.lease_s, policy.restart_still_s if restarted else None]
+    limit_s = min((limit for limit in limits_s if limit is not None), default=None)
+    if limit_s is not None and still_s >= limit_s:
+        reason = "its machine was started anew and its" if restarted else "its"
         return Evidence(
             liveness=Liveness.DEAD,
-            reason=f"{reason} its heartbeat stood still for {still_s:.0f} s (lease {policy.lease_s:.0f} s)".strip(),
+            reason=f"{reason} heartbeat stood still for {still_s:.0f} s (limit {limit_s:.0f} s)",
             cause=LossCause.NODE_GONE,
-            facts=facts,
+            facts={"still_s": round(still_s, 1), "limit_s": limit_s, "host": identity.host},
         )
     return _unknown(f"it runs on {identity.host}, which cannot be asked from here")
+
+
+def _is_this_machine_before_its_restart(identity: Identity) -> bool:
+    """One machine runs one boot at a time; but copies of a machine may share its id, and those beat."""
+    return (
+        identity.machine_id is not None
+        and identity.machine_id == host.machine_id()
+        and identity.host == host.host_name()
+        and identity.boot_id is not None
+        and host.boot_id() is not None
+    )
 
 
 def _judge_process(identity: Identity) -> Evidence:

@@ -270,13 +270,14 @@ class Reaper:
         self.life.journal.sync()
         returned = 0
         for token in fenced:
-            place: Token | None = token
+            place = token
             if spool.is_folded(token.batch):
                 # The batch that folds it offers its tasks, but not what a person opened again.
-                place = moved_into_fold(spool, token) if token.gen else None
-                if place is None:
+                moved = moved_into_fold(spool, token) if token.gen else None
+                if moved is None:
                     self._unlink(token)
                     continue
+                place = moved
             batch = spool.batch(place.batch)
             if batch is None:
                 continue  # not visible yet; the token stays fenced, and the next pass looks again

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Container
 from typing import NamedTuple, TypeVar
+from zlib import crc32
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.store.files import Files
@@ -404,6 +405,22 @@ class StaleFiles(WrappedFiles):
             raise
         self._know(path, there=True)
         return result
+
+
+class TornListingFiles(WrappedFiles):
+    """A listing is no snapshot: each half of the names is read at its own time.
+
+    A file that is renamed between the two may show under both names or under neither.
+    """
+
+    def names(self, folder: str) -> tuple[list[str], int]:
+        early, foreign = self.inner.names(folder)
+        late, _ = self.inner.names(folder)
+        return [name for name in early if _half(name)] + [name for name in late if not _half(name)], foreign
+
+
+def _half(name: str) -> bool:
+    return bool(crc32(os.fsencode(name)) & 1)
 
 
 class PwriteNfsFiles(WrappedFiles):

@@ -46,11 +46,16 @@ class BlackHole:
     _since_s: float = 0.0
     _elsewhere_at_start: dict[str, int] = field(default_factory=dict)
 
+    def note_success(self) -> None:
+        """Some task succeeded here."""
+        if not self.found:
+            self.streak.clear()
+
     def observe(self, concluded: Concluded) -> None:
         """Take one ended attempt."""
         outcome = concluded.ruling.outcome
-        if outcome is Outcome.SUCCEEDED and not self.found:
-            self.streak.clear()
+        if outcome is Outcome.SUCCEEDED:
+            self.note_success()
         elif outcome is Outcome.FAILED:
             if not self.streak:
                 self._elsewhere_at_start = self._successes_elsewhere()

@@ -8,6 +8,7 @@ from typing import Any
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.names import TaskId
+from fleetcraft.core.outcome import Start
 from fleetcraft.core.states import LossCause, Outcome
 from fleetcraft.workers.attempt import Concluded, how
 from fleetcraft.workers.book import Claim, Pace
@@ -30,6 +31,7 @@ class Chunk:
     attempt: int
     tasks: Mapping[str, Any]  # the description of the first: timeout and retries of all
     at_utc: float
+    how: Start
     done: int = 0
     permits: list[str] = field(default_factory=list)
 

@@ -119,7 +119,7 @@ class Calls:
         else:
             claim.begin_range(position, position + count, attempt)
         how = Start.ALONE if position in claim.alone else Start.SINGLE if count == 1 else Start.GROUP
-        chunk = Chunk(claim, position, owner, count, attempt, task, self.clock.utc())
+        chunk = Chunk(claim, position, owner, count, attempt, task, self.clock.utc(), how)
         body = {
             "t": "started", "b": owner.batch, "i": owner.index, "g": claim.token.gen, "a": attempt, "how": how.value,
             "s": host.slot.number, "at": round(chunk.at_utc, 3),
@@ -211,6 +211,19 @@ class Calls:
             return End(error=f"its resident ended with {how(ended)} while it was loading", signal=ended.signal)
         text = f"setup failed: {error.get('type')}: {error.get('message')}"
         return End(error=text, memory_evidence=text if error.get("kind") == "memory" else None)
+
+    def open_now(self) -> list[list[Any]]:
+        """Calls in progress, in the form of a summary."""
+        opened: list[list[Any]] = []
+        for host in self.hosts.values():
+            chunk = host.chunk
+            if chunk is not None:
+                first = chunk.id.index
+                ranges = [[first + chunk.done, first + chunk.count]]
+                opened.append(
+                    [self.life, chunk.id.batch, chunk.claim.token.gen, chunk.attempt, chunk.how.value, ranges]
+                )
+        return opened
 
     def evict(self) -> bool:
         """End one idle resident so that its slot can serve something else; True when one was found."""

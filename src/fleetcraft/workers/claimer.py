@@ -68,9 +68,13 @@ class Claimer:
 
     def is_low(self) -> bool:
         """True when so little is left to start that a slot may soon have nothing."""
-        ctx = self.ctx
-        work_s = sum(claim.unstarted() * ctx.pace.means_s.get(claim.token.lane, _UNKNOWN_TASK_S) for claim in ctx.book)
-        return work_s < LOW_WATER_S * max(1, ctx.capacity.cpus)
+        missing_s = LOW_WATER_S * max(1, self.ctx.capacity.cpus)
+        means = self.ctx.pace.means_s
+        for claim in self.ctx.book.claims:
+            missing_s -= len(claim.fresh) * means.get(claim.token.lane, _UNKNOWN_TASK_S)
+            if missing_s <= 0:
+                return False
+        return True
 
     def claim(self, tokens: list[Token]) -> int:
         """Take what can start now, best priority first; returns how many claims were made.

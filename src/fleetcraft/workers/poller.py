@@ -16,6 +16,8 @@ class Poller:
         self._calls = calls
         self._poll = select.poll()
         self._registered: dict[int, int] = {}
+        # What woke us last; at first everything, so that nothing from before the first sleep is overlooked.
+        self.ready: set[int] = set(self._always)
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something happens, at longest that long."""
@@ -31,4 +33,4 @@ class Poller:
             for descriptor, events in wanted.items():
                 self._poll.register(descriptor, events)
             self._registered = wanted
-        self._poll.poll(max(0.0, timeout_s) * 1000)
+        self.ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, timeout_s) * 1000)}

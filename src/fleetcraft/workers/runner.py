@@ -18,7 +18,7 @@ from typing import Any
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.outcome import Start
 from fleetcraft.core.records import spawned_body, started_body, success_body
-from fleetcraft.core.states import LossCause, Outcome
+from fleetcraft.core.states import LossCause, Outcome, TaskState
 from fleetcraft.core.task import native_bytes
 from fleetcraft.workers.attempt import Concluded, Running, end_of, how, receipt_details, spawn_problem
 from fleetcraft.workers.book import Claim, Pace
@@ -35,7 +35,7 @@ from fleetcraft.workers.payload import (
     prove_outputs,
     slot_environment,
 )
-from fleetcraft.workers.sink import Sink
+from fleetcraft.workers.sink import Facts, Sink
 from fleetcraft.workers.slots import Capacity, Slot
 from fleetcraft.workers.verdict import End, Ruling, Tally, memory_evidence, rule
 
@@ -45,6 +45,9 @@ DEFAULT_GRACE_S = 10.0
 ANNOUNCE_AFTER_S = 1.0
 _NOTHING: dict[str, Any] = {"t": "spawned"}  # nothing that a fold needs
 _LINGER_S = 30.0
+_SUCCESS = Ruling(outcome=Outcome.SUCCEEDED, final=TaskState.SUCCEEDED)
+_NEVER_A_SUCCESS = frozenset({"timeout", "cancelled"})
+_PROVED = frozenset({"outputs", "validate", "notify"})
 _ENVIRONMENTS_KEPT = 256
 
 
@@ -69,7 +72,8 @@ class Runner:
     running: dict[int, Running] = field(default_factory=dict)  # by pid
     proving: list[tuple[Running, Ended, list[tuple[list[dict[str, Any]], str | None]]]] = field(default_factory=list)
     spare_permits: list[tuple[tuple[tuple[str, int], ...], list[str]]] = field(default_factory=list)
-    finished: list[Concluded] = field(default_factory=list)
+    finished: list[Concluded] = field(default_factory=list)  # plain successes are only counted
+    successes: int = 0
     _environments: dict[tuple[int, int, int, tuple[str, ...]], dict[bytes, bytes]] = field(default_factory=dict)
     _oom_kills: int | None = field(default_factory=oom_kills)
 
@@ -106,11 +110,13 @@ class Runner:
     def _record_started(self, running: Running) -> None:
         task, gen, attempt = running.id, running.claim.token.gen, running.attempt
         slot, at, how = running.slot.number, running.at_utc, running.how
-        facts = {"t": "started", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "how": how}
         if how == Start.SINGLE and not running.slot.gpus:
-            self.sink.put(lambda number: started_body(number, task.batch, task.index, gen, attempt, slot, at), facts)
+            self.sink.put(lambda number: started_body(number, task.batch, task.index, gen, attempt, slot, at), None)
         else:
-            body = {**facts, "s": slot, "at": round(at, 3), "log": [running.log[0], running.log[1]]}
+            body: dict[str, Any] = {
+                "t": "started", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "how": how, "s": slot,
+                "at": round(at, 3), "log": [running.log[0], running.log[1]],
+            }  # fmt: skip
             if running.slot.gpus:
                 body["gpus"] = list(running.slot.gpus)
             self.sink.record(body)
@@ -185,8 +191,11 @@ class Runner:
                 problem = f"the validator ended with {how(ended)}"
             self._conclude(running, end_of(running.first or ended, problem, self.drain_cause), running.first or ended)
             return True
-        if ended.exit_code == 0 and ended.stop_reason not in {"timeout", "cancelled"}:
-            self._prove(running, ended)
+        if ended.exit_code == 0 and ended.stop_reason not in _NEVER_A_SUCCESS:
+            if _PROVED.isdisjoint(running.task):
+                self._settle(running, _SUCCESS, ended)
+            else:
+                self._prove(running, ended)
         else:
             self._conclude(running, self._explain(running, ended), ended)
         return True
@@ -249,8 +258,9 @@ class Runner:
         claim, position = running.claim, running.position
         if ruling.final is not None:
             claim.end(position)
-            claim.tallies.pop(position, None)
-            claim.attempts.pop(position, None)
+            if claim.tallies:
+                claim.tallies.pop(position, None)
+                claim.attempts.pop(position, None)
         else:
             due = None if ruling.retry_in_s is None else self.clock.mono() + ruling.retry_in_s
             claim.put_back(position, running.attempt + 1, due, ruling.tally)
@@ -259,11 +269,14 @@ class Runner:
         if running.permits:
             self.spare_permits.append((claim.request.uses, running.permits))
         self._free(running.slot)
-        self.finished.append(
-            Concluded(
-                id=running.id, ruling=ruling, wall_s=wall_s, claim=claim, position=position, attempt=running.attempt
+        if ruling is _SUCCESS:
+            self.successes += 1
+        else:
+            self.finished.append(
+                Concluded(
+                    id=running.id, ruling=ruling, wall_s=wall_s, claim=claim, position=position, attempt=running.attempt
+                )
             )
-        )
         if ruling.final is not None and "notify" in running.task:
             self._notify(running, ruling)
 
@@ -289,14 +302,13 @@ class Runner:
         task, gen, attempt, slot = running.id, running.claim.token.gen, running.attempt, running.slot.number
         end_utc = self.clock.utc()
         log = (running.log[0], running.log[1], self.logs.end(slot))
-        facts: dict[str, Any] = {
-            "t": "receipt", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "o": ruling.outcome.value,
-        }  # fmt: skip
-        if ruling.final is not None:
-            facts["final"] = ruling.final.value
-        plain = ruling.outcome is Outcome.SUCCEEDED and not running.proofs and not running.slot.gpus
-        if plain and ended is not None and not ended.left_background and running.how == Start.SINGLE:
+        if ruling is _SUCCESS and ended is not None and self._is_plain(running, ended):
             at, wall, cpu, rss = running.at_utc, ended.wall_s, ended.cpu_s, ended.rss_kib
+            first = (task.batch, task.index) if gen == 0 and attempt == 1 else None
+            facts: Facts = first or {
+                "t": "receipt", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "o": "succeeded",
+                "final": "succeeded",
+            }  # fmt: skip
             self.sink.put_later(
                 lambda number: success_body(
                     number, task.batch, task.index, gen, attempt, slot, at, end_utc, wall, cpu, rss, log
@@ -304,7 +316,28 @@ class Runner:
                 facts,
             )
             return
-        self.sink.record({**facts, **receipt_details(running, ruling, ended, end_utc, log)})
+        body: dict[str, Any] = {
+            "t": "receipt", "b": task.batch, "i": task.index, "g": gen, "a": attempt, "o": ruling.outcome.value,
+        }  # fmt: skip
+        if ruling.final is not None:
+            body["final"] = ruling.final.value
+        self.sink.record({**body, **receipt_details(running, ruling, ended, end_utc, log)})
+
+    @staticmethod
+    def _is_plain(running: Running, ended: Ended) -> bool:
+        """True when there is nothing to say but that it succeeded and what it cost."""
+        return running.how == Start.SINGLE and not running.slot.gpus and not ended.left_background
+
+    def open_now(self) -> list[list[Any]]:
+        """Attempts in progress, in the form of a summary."""
+        attempts = [*self.running.values(), *(entry[0] for entry in self.proving)]
+        return [
+            [
+                self.life, running.id.batch, running.claim.token.gen, running.attempt, running.how.value,
+                [[running.id.index, running.id.index + 1]],
+            ]
+            for running in attempts
+        ]  # fmt: skip
 
     def _notify(self, running: Running, ruling: Ruling) -> None:
         """Run the person's command about the end of a task; it holds no slot and its failure changes nothing."""

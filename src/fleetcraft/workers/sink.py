@@ -20,6 +20,9 @@ from fleetcraft.store.journal import is_storage_full
 _SUMMARY_STEP_BYTES = 64 * 1024
 
 Build = Callable[[int], str]
+# What the fold needs of a record: an object, the (batch, index) of a plain first success, or nothing.
+Facts = Mapping[str, Any] | tuple[int, int] | None
+OpenNow = Callable[[], list[list[Any]]]
 
 
 class Sink:
@@ -29,8 +32,10 @@ class Sink:
         self.life = life
         self.fold = Fold()
         self.storage_full = False
-        self._later: deque[tuple[Build, Mapping[str, Any]]] = deque()
-        self._pending: deque[tuple[Build, Mapping[str, Any]]] = deque()
+        # What is in progress, told by those who run it: cheaper than folding every start and end.
+        self.open_now: OpenNow = list
+        self._later: deque[tuple[Build, Facts]] = deque()
+        self._pending: deque[tuple[Build, Facts]] = deque()
         self._summary_at = 0
         self._summary_bytes = 0
         self.last_sync_s = life.spool.clock.mono()
@@ -41,7 +46,7 @@ class Sink:
         """True when every record is in the journal."""
         return not self._pending and not self._later
 
-    def put(self, build: Build, facts: Mapping[str, Any]) -> None:
+    def put(self, build: Build, facts: Facts) -> None:
         """Append the record that `build(number)` spells; `facts` is what the fold needs of it.
 
         Raises OSError when the storage failed otherwise than by being full.
@@ -51,7 +56,7 @@ class Sink:
             return
         self._write(build, facts)
 
-    def put_later(self, build: Build, facts: Mapping[str, Any]) -> None:
+    def put_later(self, build: Build, facts: Facts) -> None:
         """Append at the next `flush_later`: the slot that became free is filled first."""
         self._later.append((build, facts))
 
@@ -60,7 +65,7 @@ class Sink:
         while self._later:
             self.put(*self._later.popleft())
 
-    def _write(self, build: Build, facts: Mapping[str, Any]) -> None:
+    def _write(self, build: Build, facts: Facts) -> None:
         try:
             self.life.journal.append(build(self.life.journal.number + 1))
         except OSError as error:
@@ -69,7 +74,10 @@ class Sink:
             self.storage_full = True
             self._pending.appendleft((build, facts))
             return
-        self.fold.add(self.life.id, facts)
+        if isinstance(facts, tuple):
+            self.fold.add_success(*facts)
+        elif facts is not None:
+            self.fold.add(self.life.id, facts)
 
     def record(self, body: Mapping[str, Any]) -> None:
         """Append a record given as an object."""
@@ -101,6 +109,7 @@ class Sink:
             return
         if not force and length - self._summary_at < max(_SUMMARY_STEP_BYTES, 2 * self._summary_bytes):
             return
-        body = dump({"version": 1, "covers": length, "fold": self.fold.as_json()}).encode()
+        fold = {**self.fold.as_json(), "open": self.open_now()}
+        body = dump({"version": 1, "covers": length, "fold": fold}).encode()
         publish_file(self.life.files, os.path.join(self.life.folder, SUMMARY), body, durable=False)
         self._summary_at, self._summary_bytes = length, len(body)

@@ -50,6 +50,7 @@ class Capacity:
         self.families: dict[str, int] = {}
         self._free_numbers: list[int] = []
         self._next_number = 0
+        self._last: dict[int, Slot] = {}
         self._foreign_bytes = foreign_bytes
         self._exclusive = False
 
@@ -95,9 +96,16 @@ class Capacity:
         self.used_cpus += request.cpus
         self._exclusive = request.exclusive
         number = self._free_numbers.pop() if self._free_numbers else self._new_number()
-        slot = Slot(number=number, request=request, gpus=tuple(gpu.device.uuid for gpu in chosen), vram_bytes=vram)
+        slot = self._reuse(number, request, tuple(gpu.device.uuid for gpu in chosen), vram)
         self.slots[number] = slot
         return slot
+
+    def _reuse(self, number: int, request: Request, gpus: tuple[str, ...], vram_bytes: int) -> Slot:
+        """The value for a slot; the same one again for the task after, as nearly always."""
+        last = self._last.get(number)
+        if last is None or last.request is not request or last.gpus != gpus or last.vram_bytes != vram_bytes:
+            last = self._last[number] = Slot(number=number, request=request, gpus=gpus, vram_bytes=vram_bytes)
+        return last
 
     def _new_number(self) -> int:
         self._next_number += 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from fleetcraft.core.records import scan_json
 from fleetcraft.spool.permits import return_permits, take_permits
 from fleetcraft.workers.book import Claim
 from fleetcraft.workers.calls import Calls
@@ -28,9 +28,12 @@ class Starter:
 
     def fill(self, now_s: float) -> None:
         """Start everything that can start now."""
-        progress = True
-        while progress and now_s >= self.hold_until_s:
-            progress = any(self._start_from(claim, now_s) for claim in self.ctx.book.by_priority())
+        while now_s >= self.hold_until_s:
+            for claim in self.ctx.book.by_priority():
+                if self._start_from(claim, now_s):
+                    break
+            else:
+                break
         if self.runner.spare_permits or self.calls.spare_permits:
             self.return_permits()
 
@@ -53,7 +56,7 @@ class Starter:
             if first is None:
                 return False
             position, attempt = first, claim.attempt_of(first)
-        task = claim.batch.complete(position, json.loads(claim.line(position)))
+        task = claim.batch.complete(position, scan_json(claim.line(position).decode(), 0)[0])
         if claim.alone and position in claim.alone:
             if not self._nothing_else_runs(task):
                 return False
@@ -130,7 +133,10 @@ class Starter:
         return self.calls.keep_only(own) and not self.runner.busy
 
     def _one_runs_alone(self) -> bool:
-        return any(claim.alone and not claim.alone.isdisjoint(claim.running) for claim in self.ctx.book)
+        for claim in self.ctx.book.claims:  # noqa: SIM110  a generator costs more than the rest, before every start
+            if claim.alone and not claim.alone.isdisjoint(claim.running):
+                return True
+        return False
 
     def _permits(self, claim: Claim) -> list[str] | None:
         """Permits for named resources: those of the task before are handed on, so a run of tasks costs one rename."""

@@ -134,6 +134,7 @@ class Worker:
         )  # fmt: skip
         layout = self.spool.layout
         self.watch = Watch([layout.tokens, layout.requests], poll_only=options.watch == "poll")
+        self.sink.open_now = lambda: self.runner.open_now() + self.calls.open_now()
         self.poller = Poller([self.ears.descriptor, self.supervisor.wake_fd, self.watch.descriptor], self.calls)
         self.beat_timer, self.request_timer = Timer(options.heartbeat_s), Timer(REQUESTS_EVERY_S)
         self.share_timer = Timer(SHARE_EVERY_S, now + SHARE_EVERY_S)
@@ -192,6 +193,11 @@ class Worker:
             self.runner.sweep_lingering()
         for host in list(self.calls.hosts.values()):
             self.calls.receive(host)
+        if self.runner.successes:
+            self.counts[Outcome.SUCCEEDED.value] += self.runner.successes
+            self.runner.successes = 0
+            self.suspicion.hole.note_success()
+            self.lookout.must_list = self.lookout.must_list or self.lookout.held_seen
         for concluded in (*self.runner.finished, *self.calls.receipts.finished):
             self._count(concluded)
             self.lookout.must_list = self.lookout.must_list or self.lookout.held_seen
@@ -211,10 +217,10 @@ class Worker:
         self.suspicion.hole.observe(concluded)
 
     def _hear(self, now: float) -> None:
-        if self.watch.drain():
+        if self.watch.descriptor in self.poller.ready and self.watch.drain():
             self.lookout.must_list = True
             self.request_timer.next_s = 0.0
-        for number in self.ears.take():
+        for number in self.ears.take() if self.ears.descriptor in self.poller.ready else ():
             self._on_signal(signal.Signals(number).name)
         left = self.ctx.left_s()
         if left is not None and left <= 0 and self.state is WorkerState.UP:

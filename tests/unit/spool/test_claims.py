@@ -297,6 +297,26 @@ def test_a_split_without_an_answer_keeps_what_may_be_the_only_cover(spool, life,
     assert find_state(Files(), life.folder) == "live"
 
 
+def test_one_lost_reply_and_one_failed_look_are_not_proof_that_nothing_was_done(spool, life):
+    claim = claimed(life)
+    silent = iter([True])
+
+    class Wavering(WrappedFiles):
+        def _around(self, operation, do):
+            if operation.kind == "exists" and operation.path.endswith(claim.part(0, 4).name) and next(silent, False):
+                raise OSError(errno.EIO, "no answer")
+            result = do()
+            if operation.kind == "rename" and operation.path.endswith(claim.name):
+                raise OSError(errno.EIO, "reply lost")
+            return result
+
+    faulty(spool, Wavering())
+    with pytest.raises(OutOfReach, match="did not say whether"):
+        split(life, claim, (0, 4), [Piece(4, 10, 1)])
+    healthy(spool)
+    assert covered(spool) == list(range(COUNT))
+
+
 def test_a_reaped_life_undoes_its_split(spool, life):
     claim = claimed(life)
     Files().rename(spool.layout.token(claim.name), spool.layout.token(claim.owned(FENCED, life.id).name))

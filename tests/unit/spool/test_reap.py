@@ -348,12 +348,72 @@ def test_a_claim_made_after_death_is_taken_over_too(spool, state):
     token = next(token for token in spool.tokens().tokens if not token.form)
     late = token.owned(CLAIM, worker.id)
     mine = reaper(spool)
-    mine.step()
+    if state == "dead":
+        mine.step()
     os.rename(spool.layout.token(token.name), spool.layout.token(late.name))
     mine.step()
     mine.step()
     assert names(spool) == [token.part(0, COUNT, 2).name]
     assert find_state(Files(), worker.folder) == "dead"
+
+
+def test_a_claim_made_while_its_life_is_being_buried_is_not_buried_with_it(spool):
+    worker = Life.begin(spool)
+    fenced_folder(spool, worker, "fenced")
+    token = next(token for token in spool.tokens().tokens if not token.form)
+    late = iter(
+        [lambda: os.rename(spool.layout.token(token.name), spool.layout.token(token.owned(CLAIM, worker.id).name))]
+    )
+
+    class Meanwhile(Files):
+        def sync_folder(self, folder):
+            super().sync_folder(folder)
+            if folder == spool.layout.tokens:  # the last step before the burial
+                next(late, lambda: None)()
+
+    mine = reaper(spool, files=Meanwhile())
+    for _ in range(3):
+        mine.step()
+    assert names(spool) == [token.part(0, COUNT, 2).name]
+
+
+def test_one_listing_that_shows_neither_name_of_a_claim_makes_no_draft_a_cover(spool):
+    worker = Life.begin(spool)
+    claim = claimed(spool, worker)
+    fenced, draft = claim.owned(FENCED, worker.id), claim.part(3, COUNT).owned(DRAFT, worker.id)
+    Files().create(spool.layout.token(draft.name))
+    fenced_folder(spool, worker, "reaping")
+    moved = iter([lambda: os.rename(spool.layout.token(claim.name), spool.layout.token(fenced.name))])
+
+    class Torn(Files):
+        """Another reaper renames the claim while its place in the folder is being passed."""
+
+        def names(self, folder):
+            found, foreign = super().names(folder)
+            move = next(moved, None) if folder == spool.layout.tokens else None
+            if move is None:
+                return found, foreign
+            move()
+            return [name for name in found if name != claim.name], foreign
+
+    reaper(spool, files=Torn()).step()
+    assert names(spool) == [claim.part(0, COUNT, 2).waiting().name]
+
+
+def test_a_life_that_another_reaper_fenced_is_not_fenced_again(spool, clock):
+    worker = Life.begin(spool)
+    claim = claimed(spool, worker)
+    stale = StaleFiles(None, clock, 60.0, lambda operation: operation.kind == "exists")
+    mine = reaper(spool, files=stale)
+    assert stale.exists(os.path.join(worker.folder, "state.live"))
+    fenced_folder(spool, worker, "fenced")
+    os.rename(spool.layout.token(claim.name), spool.layout.token(claim.part(0, COUNT, 2).waiting().name))
+    # Made by the worker as it woke; its claim was gone before that, so it never became a split.
+    Files().create(spool.layout.token(claim.part(3, COUNT).owned(DRAFT, worker.id).name))
+    mine.step()
+    clock.advance(60.0)
+    mine.step()
+    assert names(spool) == [claim.part(0, COUNT, 2).waiting().name]
 
 
 def test_a_late_claim_leaves_alone_what_a_repair_has_offered_anew(spool):
