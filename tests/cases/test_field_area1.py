@@ -49,6 +49,14 @@ from fleetcraft.testing.files import (
 from fleetcraft.testing.scheduler import Act
 from fleetcraft.workers.payload import prove_outputs
 from tests.property.spool_play import Script, Stage, Worker, publish, publisher, reap
+from tests.support.descriptors import closing_leftovers
+
+
+@pytest.fixture(autouse=True)
+def descriptors():
+    with closing_leftovers():
+        yield
+
 
 SOURCE = Path(__file__).parents[2] / "src" / "fleetcraft"
 

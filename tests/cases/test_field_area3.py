@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from fleetcraft.actions.environment import environment_digest, record_environmen
 from fleetcraft.core.errors import NameTaken, TaskInvalid
 from fleetcraft.core.task import MAX_ARGUMENT_BYTES
 from tests.support.lab import BASE_ENV, ROOT, Lab
+from tests.support.seeds import seeded
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield one
 
 
-def fleetcraft(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def fleetcraft(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
     """The installed command, in an environment of its own."""
     return subprocess.run(
         [sys.executable, "-m", "fleetcraft", *arguments], env={**BASE_ENV, **(env or {})}, cwd=cwd or ROOT, input=stdin,
@@ -61,7 +63,9 @@ def test_f3_01_an_argv_that_is_too_long_in_all_is_refused_and_the_largest_accept
     piece = "b" * 1000
     with pytest.raises(TaskInvalid, match="bytes in all"):
         lab.enqueue([{"name": "long", "command": ["true", *[piece] * 2000]}])
-    lab.enqueue([{"name": "fits", "command": [sys.executable, "-c", "import sys; print(len(sys.argv))", *[piece] * 1880]}])
+    lab.enqueue(
+        [{"name": "fits", "command": [sys.executable, "-c", "import sys; print(len(sys.argv))", *[piece] * 1880]}]
+    )
     lab.drain()
     assert lab.output("fits").split() == [b"1881"]
 
@@ -78,7 +82,10 @@ def test_f3_01_a_shell_line_has_no_such_limit_whatever_carries_it(lab: Lab):
 
 
 def test_f3_02_what_is_handed_to_a_process_does_not_grow_with_the_number_of_tasks(lab: Lab):
-    program = "import os; print(sum(len(k) + len(v) for k, v in os.environb.items()) + len(open('/proc/self/cmdline').read()))"
+    program = (
+        "import os\n"
+        "print(sum(len(k) + len(v) for k, v in os.environb.items()) + len(open('/proc/self/cmdline').read()))"
+    )
     lab.enqueue([{"name": "first", "command": [sys.executable, "-c", program]}])
     lab.drain()
     many = b"".join(b'{"name": "t%d", "command": ["true"]}\n' % number for number in range(150_000))
@@ -96,8 +103,18 @@ AWKWARD = ("!", "\\", "`", "$", '"')
 def test_f3_04_every_pair_of_awkward_characters_arrives_byte_for_byte(lab: Lab):
     pairs = ["".join(pair) for pair in itertools.product(AWKWARD, repeat=2)]
     values = [f"a{pair}b{pair}" for pair in pairs] + pairs
-    lab.enqueue([{"name": f"argv{number}", "command": ["printf", "%s", value], "env": {"V": value}} for number, value in enumerate(values)])
-    lab.enqueue([{"name": f"env{number}", "shell": 'printf %s "$V"', "env": {"V": value}} for number, value in enumerate(values)])
+    lab.enqueue(
+        [
+            {"name": f"argv{number}", "command": ["printf", "%s", value], "env": {"V": value}}
+            for number, value in enumerate(values)
+        ]
+    )
+    lab.enqueue(
+        [
+            {"name": f"env{number}", "shell": 'printf %s "$V"', "env": {"V": value}}
+            for number, value in enumerate(values)
+        ]
+    )
     lab.drain()
     for number, value in enumerate(values):
         assert lab.output(f"argv{number}") == lab.output(f"env{number}") == value.encode()
@@ -105,10 +122,8 @@ def test_f3_04_every_pair_of_awkward_characters_arrives_byte_for_byte(lab: Lab):
 
 def test_f3_04_a_shell_line_from_a_file_is_not_touched(lab: Lab):
     lines = [f"printf %s 'x{a}{b}y'" for a, b in itertools.product(AWKWARD, repeat=2)]
-    result = enqueue_stream(
-        lab.spool, io.BytesIO("\n".join(lines).encode()), "list", EnqueueOptions(defaults={"cwd": str(lab.folder)}, base_env=BASE_ENV),
-        keep_names=100,
-    )  # fmt: skip
+    options = EnqueueOptions(defaults={"cwd": str(lab.folder)}, base_env=BASE_ENV)
+    result = enqueue_stream(lab.spool, io.BytesIO("\n".join(lines).encode()), "list", options, keep_names=100)
     lab.drain()
     assert [lab.output(name).decode() for name in result.names] == [line.split("'")[1] for line in lines]
 
@@ -124,7 +139,16 @@ def test_f3_06_a_task_starts_in_exactly_its_folder(lab: Lab, name: str):
 
 
 def test_f3_09_values_of_the_environment_arrive_and_odd_names_are_refused(lab: Lab):
-    values = {"COMMA": "a,b", "SPACE": "a b", "EQUALS": "a=b", "LINES": "a\nb", "EMPTY": "", "DOLLAR": "$HOME", "TEXT": "é", "LONG": "x" * 8192}
+    values = {
+        "COMMA": "a,b",
+        "SPACE": "a b",
+        "EQUALS": "a=b",
+        "LINES": "a\nb",
+        "EMPTY": "",
+        "DOLLAR": "$HOME",
+        "TEXT": "é",
+        "LONG": "x" * 8192,
+    }
     lab.enqueue([{"name": "env", "command": ["env", "-0"], "env": values}])
     lab.drain()
     found = dict(entry.split(b"=", 1) for entry in lab.output("env").split(b"\0") if entry)
@@ -161,7 +185,9 @@ def test_f3_07_a_script_that_no_kernel_would_start_is_refused_before_it_is_queue
     script = lab.folder / "job.sh"
     script.write_bytes(first + b"echo hi\n")
     script.chmod(0o755)
-    done = fleetcraft("task", "enqueue", "--spool", str(lab.root), "--name", "job", "--snapshot", str(script), "--", str(script))
+    done = fleetcraft(
+        "task", "enqueue", "--spool", str(lab.root), "--name", "job", "--snapshot", str(script), "--", str(script)
+    )
     assert done.returncode == 2, done
     assert b"line 1" in done.stderr
     assert lab.total() == 0
@@ -191,7 +217,9 @@ def test_f3_10_only_the_recorded_part_of_a_shell_reaches_a_task_and_its_digest_t
 # F3-12: text that is not ASCII
 
 
-@pytest.mark.parametrize("locale", ({"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}, {"LC_ALL": "", "LANG": ""}, {"LC_ALL": "C", "PYTHONUTF8": "0"}))
+@pytest.mark.parametrize(
+    "locale", ({"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}, {"LC_ALL": "", "LANG": ""}, {"LC_ALL": "C", "PYTHONUTF8": "0"})
+)
 def test_f3_12_odd_names_work_the_same_in_every_locale(lab: Lab, locale: dict[str, str]):
     names = ["Köln", "日本", "e\u0301", "é", "\u202egnp.exe"]
     tasks = "".join(json.dumps({"name": name, "command": ["printf", "%s", name]}) + "\n" for name in names)
@@ -214,8 +242,8 @@ def test_f3_12_odd_names_work_the_same_in_every_locale(lab: Lab, locale: dict[st
 def test_f3_12_bytes_that_are_no_utf8_survive_from_the_command_line_to_the_task(lab: Lab):
     raw = b"caf\xe9"
     done = subprocess.run(
-        [os.fsencode(sys.executable), b"-m", b"fleetcraft", b"task", b"enqueue", b"--spool", os.fsencode(lab.root), b"--name", raw,
-         b"--", b"printf", b"%s", raw],
+        [os.fsencode(sys.executable), b"-m", b"fleetcraft", b"task", b"enqueue", b"--spool", os.fsencode(lab.root),
+         b"--name", raw, b"--", b"printf", b"%s", raw],
         env=BASE_ENV, cwd=lab.folder, capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done
@@ -233,9 +261,7 @@ ITEM = 'test -e "in-$1" && cat "in-$1" >> all'
 
 def test_f3_16_a_list_cut_otherwise_never_repeats_or_skips_an_item(lab: Lab):
     """Items are tasks and shards are workers: eight, a crash, then three others do the rest, each item once."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
+    dice = seeded()
     for number in range(300):
         (lab.folder / f"in-{number}").write_text(f"{number}\n")
     items = [{"name": f"item{number}", "command": ["sh", "-c", ITEM, "sh", str(number)]} for number in range(300)]
@@ -251,8 +277,8 @@ def test_f3_16_a_list_cut_otherwise_never_repeats_or_skips_an_item(lab: Lab):
     written = Counter((lab.folder / "all").read_text().split())
     assert len(written) == 300
     # An item that was in progress at the crash may have written its line before, and says so by its attempt.
-    for number, times in written.items():
-        assert times <= lab.verdict(f"item{number}").attempt
+    for item, times in written.items():
+        assert times <= lab.verdict(f"item{item}").attempt
     assert lab.enqueue(items).added == 0, "the same list again adds nothing"
 
 
@@ -278,8 +304,14 @@ def test_f3_17_a_success_vouches_for_the_bytes_that_it_saw(lab: Lab):
 
 @pytest.mark.parametrize("when", ("before the data", "in the data", "after the data"))
 def test_f3_17_a_kill_at_any_point_leaves_old_new_or_to_be_done(lab: Lab, when: str):
-    steps = {"before the data": "pause; printf whole > data", "in the data": "printf wh > data; pause; printf ole >> data", "after the data": "printf whole > data; pause"}
-    script = "pause() { if [ ! -e second ]; then touch second; while :; do sleep 0.02; done; fi; }; : > data; " + steps[when]
+    steps = {
+        "before the data": "pause; printf whole > data",
+        "in the data": "printf wh > data; pause; printf ole >> data",
+        "after the data": "printf whole > data; pause",
+    }
+    script = (
+        "pause() { if [ ! -e second ]; then touch second; while :; do sleep 0.02; done; fi; }; : > data; " + steps[when]
+    )
     lab.enqueue([{"name": "writes", "command": ["sh", "-c", script], "outputs": ["data"]}])
     worker = lab.worker()
     lab.wait_running("writes")

@@ -34,6 +34,14 @@ from fleetcraft.store.journal import JournalWriter, read_lines
 from fleetcraft.testing.clock import ManualClock
 from fleetcraft.testing.files import FullFiles
 from tests.property.spool_play import publish
+from tests.support.descriptors import closing_leftovers
+
+
+@pytest.fixture(autouse=True)
+def descriptors():
+    with closing_leftovers():
+        yield
+
 
 _CUTS = "a\u2028b\u2029c\x85d\re\x0bf\x0cg\x1ch"
 

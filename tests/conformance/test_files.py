@@ -28,6 +28,14 @@ from fleetcraft.testing.files import (
     WrappedFiles,
 )
 from fleetcraft.testing.scheduler import Act, Interleaver, in_turns
+from tests.support.descriptors import closing_leftovers
+
+
+@pytest.fixture(autouse=True)
+def descriptors():
+    with closing_leftovers():
+        yield
+
 
 _KINDS = {
     "real": Files,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,14 @@ from fleetcraft.store.files import Files, publish_file
 from fleetcraft.testing.clock import ManualClock
 from tests.property.spool_play import QuickFiles, publish
 from tests.property.test_fold import RECORDS, TASKS, answers
+from tests.support.descriptors import closing_leftovers
+
+
+@pytest.fixture(autouse=True)
+def descriptors():
+    with closing_leftovers():
+        yield
+
 
 _STEPS = st.lists(st.sampled_from(["write", "write", "write", "read", "summary", "sync", "torn", "die"]), max_size=25)
 

@@ -15,6 +15,14 @@ from fleetcraft.store.files import Files
 from fleetcraft.testing.clock import ManualClock
 from fleetcraft.testing.files import Crash, CrashingFiles, FullFiles, LostReplyFiles, WrappedFiles
 from fleetcraft.testing.scheduler import Interleaver, Plan
+from tests.support.descriptors import closing_leftovers
+
+
+@pytest.fixture(autouse=True)
+def descriptors():
+    with closing_leftovers():
+        yield
+
 
 _ORDERS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), max_size=15)
 

@@ -32,6 +32,7 @@ from tests.property.spool_play import (
     publisher,
     reap,
 )
+from tests.support.descriptors import closing_leftovers
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def run(root, scene):
         str(root), fails=scene.fails, many_hosts=scene.many_hosts,
         torn=scene.torn, stale_s=scene.stale_s, strict=scene.pause is None,
     )  # fmt: skip
-    with stage.patched():
+    with closing_leftovers(), stage.patched():
         try:
             _first_acts(stage, scene)
             _last_act(stage)
@@ -258,7 +259,6 @@ def test_listings_and_look_ups_are_old(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)
 
 
-@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @_MANY

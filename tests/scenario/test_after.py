@@ -45,7 +45,15 @@ def test_a_task_may_wait_for_a_whole_batch(lab: Lab):
 
 
 def test_what_waits_for_a_failed_task_is_held_for_ever_and_keeps_no_worker(lab: Lab):
-    lab.enqueue([note("bad", script="exit 1"), note("good"), note("blocked", "bad"), note("deeper", "blocked"), note("fine", "good")])
+    lab.enqueue(
+        [
+            note("bad", script="exit 1"),
+            note("good"),
+            note("blocked", "bad"),
+            note("deeper", "blocked"),
+            note("fine", "good"),
+        ]
+    )
     lab.drain()
     assert lab.counts() == {"succeeded": 2, "failed": 1}
     assert {token.form for token in lab.tokens()} == {".held"}
@@ -93,4 +101,7 @@ def test_a_worker_that_dies_between_the_end_and_the_release_loses_nothing(lab: L
     first.kill()
     lab.drain()
     assert lab.counts() == {"succeeded": 31}
-    assert sorted(order(lab)) == sorted(["first", *(f"next{number}" for number in range(30))]) or len(set(order(lab))) == 31
+    assert (
+        sorted(order(lab)) == sorted(["first", *(f"next{number}" for number in range(30))])
+        or len(set(order(lab))) == 31
+    )

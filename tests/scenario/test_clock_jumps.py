@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 
 import pytest
 
@@ -18,7 +19,12 @@ UNTIL_GO = ["sh", "-c", "while [ ! -e go ]; do sleep 0.02; done"]
 def test_nobody_is_taken_for_dead_by_a_clock(lab: Lab, jump_s: float):
     clock = str(lab.folder / "clock")
     set_jump(clock, 0.0)
-    lab.enqueue([{"name": "slow", "command": UNTIL_GO}, *({"name": f"t{number}", "command": ["sleep", "0.05"]} for number in range(20))])
+    lab.enqueue(
+        [
+            {"name": "slow", "command": UNTIL_GO},
+            *({"name": f"t{number}", "command": ["sleep", "0.05"]} for number in range(20)),
+        ]
+    )
     far = lab.worker(node="far", clock_file=clock, lease_s=3.0, idle_exit_s=None)
     near = lab.worker(lease_s=3.0, idle_exit_s=None)
     lab.wait_running("slow")
@@ -26,10 +32,8 @@ def test_nobody_is_taken_for_dead_by_a_clock(lab: Lab, jump_s: float):
     sequences = [lab.heartbeat(life).get("sequence", 0) for life in lives]
     set_jump(clock, jump_s)
     # Long enough for both to beat, to look after the other, and for a wrong lease to have run out.
-    wait_for(
-        lambda: all(lab.heartbeat(life)["sequence"] > before + 35 for life, before in zip(lives, sequences, strict=True)),
-        "both go on", seen=lambda: [lab.heartbeat(life) for life in lives],
-    )  # fmt: skip
+    for life, before in zip(lives, sequences, strict=True):
+        wait_for(partial(has_beaten, lab, life, before + 35), "both go on", seen=partial(lab.heartbeat, life))
     assert [lab.life_state(life) for life in lives] == ["live", "live"]
     (lab.folder / "go").touch()
     lab.wait_until_ended(21)
@@ -38,6 +42,10 @@ def test_nobody_is_taken_for_dead_by_a_clock(lab: Lab, jump_s: float):
         assert worker.wait() == 0, worker.said()
     assert lab.counts() == {"succeeded": 21}
     assert not [record for record in lab.records() if record["t"] == "lost"]
+
+
+def has_beaten(lab: Lab, life: str, sequence: int) -> bool:
+    return bool(lab.heartbeat(life)["sequence"] > sequence)
 
 
 def test_timeouts_backoffs_and_durations_do_not_follow_the_wall_clock(lab: Lab):

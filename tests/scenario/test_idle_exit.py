@@ -32,7 +32,16 @@ def test_work_for_gpus_holds_no_worker_without_one(lab: Lab):
 
 
 def test_a_task_in_its_backoff_is_waited_for(lab: Lab):
-    lab.enqueue([{"name": "later", "command": ["sh", "-c", "test -e tried || { touch tried; exit 1; }"], "retries": 1, "backoff": "1.5s"}])
+    lab.enqueue(
+        [
+            {
+                "name": "later",
+                "command": ["sh", "-c", "test -e tried || { touch tried; exit 1; }"],
+                "retries": 1,
+                "backoff": "1.5s",
+            }
+        ]
+    )
     lab.drain()
     assert lab.outcomes("later") == ["failed", "succeeded"]
 

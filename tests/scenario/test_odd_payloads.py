@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,19 +14,20 @@ from tests.support.lab import Lab
 
 ODD = (
     "with space", "it's", 'say "x"', "line\nbreak", "tab\there", "-rf", "--help", "$(touch pwned)", "`id`", "a;b|c&d",
-    "back\\slash", "50%", "Köln", "日本", "e\u0301", "é", "\u202egnp.exe", "*?[a]", "#no", "~", "!bang", "\x07bell", "a'b\"c`d$e\\f!",
+    "back\\slash", "50%", "Köln", "日本", "e\u0301", "é", "\u202egnp.exe",
+    "*?[a]", "#no", "~", "!bang", "\x07bell", "a'b\"c`d$e\\f!",
 )  # fmt: skip
 WRITE_ARGV = "import json,sys; json.dump([a for a in sys.argv[2:]], open(sys.argv[1], 'w'))"
 
 
 def test_odd_arguments_names_and_folders_arrive_byte_for_byte(lab: Lab):
-    tasks = []
+    tasks: list[dict[str, Any]] = []
     for number, odd in enumerate(ODD):
         folder = lab.folder / f"d{number} {odd.replace('/', '_')}"
         folder.mkdir()
         tasks.append(
-            {"name": odd, "command": [sys.executable, "-c", WRITE_ARGV, "argv.json", odd, f"-{odd}"], "cwd": str(folder),
-             "env": {"ODD": odd}, "outputs": ["argv.json"]}
+            {"name": odd, "command": [sys.executable, "-c", WRITE_ARGV, "argv.json", odd, f"-{odd}"],
+             "cwd": str(folder), "env": {"ODD": odd}, "outputs": ["argv.json"]}
         )  # fmt: skip
     lab.enqueue(tasks)
     lab.drain()
@@ -39,8 +41,8 @@ def test_odd_arguments_names_and_folders_arrive_byte_for_byte(lab: Lab):
 
 def test_odd_output_paths_are_proved(lab: Lab):
     names = [odd for odd in ODD if "/" not in odd]
-    lab.enqueue([{"name": f"t{number}", "command": ["sh", "-c", 'echo x > "$1"', "sh", name], "outputs": [name], "cwd": str(lab.folder)}
-                 for number, name in enumerate(names)])  # fmt: skip
+    write = ["sh", "-c", 'echo x > "$1"', "sh"]
+    lab.enqueue([{"name": f"t{n}", "command": [*write, name], "outputs": [name]} for n, name in enumerate(names)])
     lab.drain()
     assert lab.counts() == {"succeeded": len(names)}
     assert [lab.receipts(f"t{number}")[0]["outputs"][0]["path"] for number in range(len(names))] == names
@@ -64,13 +66,30 @@ def test_a_long_shell_line_reads_no_script_from_its_stdin(lab: Lab):
 
 def test_an_argv_of_a_megabyte_in_many_arguments_runs(lab: Lab):
     arguments = [f"{number:099d}" for number in range(10_000)]
-    lab.enqueue([{"name": "many", "command": [sys.executable, "-c", "import sys; print(len(sys.argv), sys.argv[-1])", *arguments]}])
+    lab.enqueue(
+        [
+            {
+                "name": "many",
+                "command": [sys.executable, "-c", "import sys; print(len(sys.argv), sys.argv[-1])", *arguments],
+            }
+        ]
+    )
     lab.drain()
     assert lab.output("many").split() == [b"10001", arguments[-1].encode()]
 
 
 def test_values_of_the_environment_arrive_unchanged(lab: Lab):
-    values = {"A": "a,b", "B": "a b", "C": "a=b", "D": "a\nb", "E": "", "F": "$HOME", "G": "é", "H": "x" * 8192, "I": "caf\udce9"}
+    values = {
+        "A": "a,b",
+        "B": "a b",
+        "C": "a=b",
+        "D": "a\nb",
+        "E": "",
+        "F": "$HOME",
+        "G": "é",
+        "H": "x" * 8192,
+        "I": "caf\udce9",
+    }
     program = "import os,json,sys; sys.stdout.write(json.dumps({k: os.environ.get(k) for k in 'ABCDEFGHI'}))"
     lab.enqueue([{"name": "env", "command": [sys.executable, "-c", program], "env": values}])
     lab.drain()

@@ -14,7 +14,7 @@ from fleetcraft.spool.permits import list_permits, set_ceiling
 from tests.support.lab import Lab
 from tests.support.waiting import wait_for
 
-MODULE = '''
+MODULE = """
 import os, signal, sys, time
 
 def setup(**how):
@@ -55,7 +55,7 @@ def write(path, text):
     with open(path, "w") as out: out.write(text)
 def bad_setup(): raise RuntimeError("no weights in " + os.getcwd())
 def dying_setup(): os._exit(3)
-'''
+"""
 
 
 @pytest.fixture
@@ -73,7 +73,10 @@ def call(name: str, function: str, args: dict[str, Any] | None = None, **more: A
 
 
 def test_a_function_is_loaded_once_per_slot_with_its_own_gpu(calls: Lab):
-    tasks = [call(f"t{number}", "note", {"number": number}, setup="work:setup", setup_args={"mode": "best"}, gpus=1) for number in range(500)]
+    tasks = [
+        call(f"t{number}", "note", {"number": number}, setup="work:setup", setup_args={"mode": "best"}, gpus=1)
+        for number in range(500)
+    ]
     enqueue(calls, *tasks)
     calls.drain(cpus=2, gpus="simulated:2")
     assert calls.counts() == {"succeeded": 500}
@@ -98,12 +101,18 @@ def test_values_come_back_in_receipts(calls: Lab):
 
 
 def test_prints_are_found_by_the_range_in_the_receipt(calls: Lab):
-    tasks = [call(f"t{number}", "say", {"text": f"line {number}"}) if number % 50 == 0 else call(f"t{number}", "nothing") for number in range(200)]
+    tasks = [
+        call(f"t{number}", "say", {"text": f"line {number}"}) if number % 50 == 0 else call(f"t{number}", "nothing")
+        for number in range(200)
+    ]
     enqueue(calls, *tasks, call("loud", "say", {"text": "broken", "fail": True}))
     calls.drain(cpus=1)
     for number in range(0, 200, 50):
         # Python keeps what goes to stdout for a moment; either order is the task's own business.
-        assert sorted(calls.output(f"t{number}").splitlines()) == [f"line {number}".encode(), f"line {number} too".encode()]
+        assert sorted(calls.output(f"t{number}").splitlines()) == [
+            f"line {number}".encode(),
+            f"line {number} too".encode(),
+        ]
     assert set(calls.output("loud").splitlines()) == {b"broken", b"broken too"}
     receipt = calls.receipts("loud")[0]
     assert (receipt["o"], receipt["error"]) == ("failed", "ValueError: broken")
@@ -122,7 +131,12 @@ def test_the_call_that_kills_its_resident_is_found_and_the_others_are_not_blamed
 
 def test_a_setup_that_fails_fails_the_tasks_and_says_why(calls: Lab):
     enqueue(calls, *(call(f"t{number}", "square", {"number": number}, setup="work:bad_setup") for number in range(3)))
-    enqueue(calls, call("dies", "nothing", setup="work:dying_setup"), call("missing", "no_such_function"), call("ok", "square", {"number": 3}))
+    enqueue(
+        calls,
+        call("dies", "nothing", setup="work:dying_setup"),
+        call("missing", "no_such_function"),
+        call("ok", "square", {"number": 3}),
+    )
     calls.drain(cpus=2)
     assert calls.counts() == {"succeeded": 1, "failed": 5}
     assert "no weights in" in calls.receipts("t1")[-1]["error"]
@@ -131,7 +145,11 @@ def test_a_setup_that_fails_fails_the_tasks_and_says_why(calls: Lab):
 
 
 def test_a_call_that_runs_too_long_ends_alone(calls: Lab):
-    enqueue(calls, call("stuck", "hang", timeout="0.4s"), *(call(f"t{number}", "nothing", {"number": number}, timeout="0.4s") for number in range(20)))
+    enqueue(
+        calls,
+        call("stuck", "hang", timeout="0.4s"),
+        *(call(f"t{number}", "nothing", {"number": number}, timeout="0.4s") for number in range(20)),
+    )
     calls.drain(cpus=1)
     assert calls.outcomes("stuck") == ["timeout"]
     assert calls.counts() == {"succeeded": 20, "failed": 1}
@@ -207,7 +225,7 @@ def test_the_quarantine_reaches_calls_that_kill_their_worker(calls: Lab):
     with (calls.folder / "work.py").open("a") as module:
         module.write("\ndef shoot(): os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)\n")
     enqueue(calls, call("killer", "shoot"), *(call(f"t{number}", "nothing") for number in range(10)))
-    codes = []
+    codes: list[int] = []
     while calls.state("killer") is None:
         assert len(codes) < 8, f"not quarantined: {calls.verdict('killer')}"
         codes.append(calls.worker(cpus=1).wait())

@@ -97,7 +97,18 @@ def test_memory_that_is_promised_is_not_promised_twice(lab: Lab):
 
 def test_a_task_that_ran_out_of_gpu_memory_is_given_more(lab: Lab):
     script = 'echo try >> tries; test "$(wc -l < tries)" -ge 2 || { echo "CUDA out of memory"; exit 1; }'
-    lab.enqueue([{"name": "grows", "command": ["sh", "-c", script], "gpus": 0.5, "vram": "40G", "retries": 1, "backoff": "0.05s"}])
+    lab.enqueue(
+        [
+            {
+                "name": "grows",
+                "command": ["sh", "-c", script],
+                "gpus": 0.5,
+                "vram": "40G",
+                "retries": 1,
+                "backoff": "0.05s",
+            }
+        ]
+    )
     worker = lab.worker(cpus=2, gpus="simulated:1")
     assert worker.wait() == 0
     assert lab.outcomes("grows") == ["out_of_memory", "succeeded"]
@@ -112,7 +123,9 @@ def test_what_no_gpu_here_can_hold_waits_for_another_worker(lab: Lab):
 
 def test_a_family_limit_holds_on_every_gpu(lab: Lab):
     set_ceiling(lab.spool, "family:decode", 2)
-    lab.enqueue([{"name": f"d{number}", "command": ["sleep", "0.1"], "gpus": 0.1, "family": "decode"} for number in range(12)])
+    lab.enqueue(
+        [{"name": f"d{number}", "command": ["sleep", "0.1"], "gpus": 0.1, "family": "decode"} for number in range(12)]
+    )
     lab.drain(cpus=12, gpus="simulated:1")
     assert lab.counts() == {"succeeded": 12}
     assert most_at_once(spans(lab, "d")) == 2
@@ -142,13 +155,17 @@ def test_the_permits_of_a_killed_worker_come_back(lab: Lab):
 
 def test_a_timed_task_has_the_node_to_itself(lab: Lab):
     lab.enqueue([{"name": f"before{number}", "command": ["sleep", "0.15"]} for number in range(12)])
-    lab.enqueue([{"name": f"timed{number}", "command": ["sleep", "0.15"], "timed": True} for number in range(3)], priority=900)
+    lab.enqueue(
+        [{"name": f"timed{number}", "command": ["sleep", "0.15"], "timed": True} for number in range(3)], priority=900
+    )
     lab.enqueue([{"name": f"after{number}", "command": ["sleep", "0.15"]} for number in range(12)])
     lab.drain(cpus=4)
     assert lab.counts() == {"succeeded": 27}
     everything = spans(lab, "")
     for begin, end in spans(lab, "timed"):
-        beside = [span for span in everything if span != (begin, end) and span[0] < end - 0.003 and span[1] > begin + 0.003]
+        beside = [
+            span for span in everything if span != (begin, end) and span[0] < end - 0.003 and span[1] > begin + 0.003
+        ]
         assert beside == []
     assert most_at_once(everything) == 4
 
@@ -198,7 +215,12 @@ def test_a_long_task_beside_work_in_hand_costs_the_worker_nothing(lab: Lab):
 
 
 def test_a_retry_that_finds_no_free_slot_costs_the_worker_nothing(lab: Lab):
-    lab.enqueue([{"name": "fails", "command": ["false"], "retries": 1, "backoff": "0.3s"}, {"name": "long", "command": MEET_LATE}])
+    lab.enqueue(
+        [
+            {"name": "fails", "command": ["false"], "retries": 1, "backoff": "0.3s"},
+            {"name": "long", "command": MEET_LATE},
+        ]
+    )
     worker = lab.worker(cpus=1)
     lab.wait_running("long")
     wait_for(lambda: lab.outcomes("fails") == ["failed"], "the first attempt has failed")

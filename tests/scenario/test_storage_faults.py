@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests.support.counting import counter_command, executions
 from tests.support.lab import Lab
+from tests.support.seeds import seeded
 from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize("fault", ("lost_replies", "lost_replies_io", "flaky"))
 def test_claims_whose_replies_are_lost_run_once(lab: Lab, fault: str):
-    seed = random.randrange(1 << 32)  # noqa: S311
-    print(f"seed {seed}")
+    dice = seeded()
     argv = counter_command(lab.folder)
     for batch in range(30):
         lab.enqueue([{"name": f"b{batch}t{number}", "command": [*argv, "executed"]} for number in range(30)])
-    workers = [lab.worker(cpus=2, fault=(fault, str(seed + number))) for number in range(2)]
+    workers = [lab.worker(cpus=2, fault=(fault, str(dice.randrange(1 << 32)))) for number in range(2)]
     codes = [worker.wait() for worker in workers]
     assert set(codes) <= {0, 75}, [worker.said() for worker in workers]
     lab.drain()

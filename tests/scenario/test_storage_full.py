@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.needs_command("mount", "umount")]
 
-UNTIL_GO = ["sh", "-c", "while [ ! -e \"$0\" ]; do sleep 0.02; done"]
+UNTIL_GO = ["sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.02; done']
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -24,7 +24,12 @@ def contents(root: Path) -> dict[str, bytes]:
 def test_a_worker_on_a_full_disk_waits_and_goes_on_when_there_is_space(tmp_path: Path):
     go = tmp_path / "go"
     with small_disk(tmp_path / "disk", "size=4m") as disk, Lab(tmp_path, disk / "spool") as lab:
-        lab.enqueue([{"name": f"t{number}", "command": [*UNTIL_GO, str(go)] if number == 30 else ["true"]} for number in range(300)])
+        lab.enqueue(
+            [
+                {"name": f"t{number}", "command": [*UNTIL_GO, str(go)] if number == 30 else ["true"]}
+                for number in range(300)
+            ]
+        )
         worker = lab.worker(cpus=1, idle_exit_s=20.0)
         lab.wait_running("t30")
         fill_bytes(disk / "filler")

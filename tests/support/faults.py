@@ -17,7 +17,7 @@ def _in_tokens(path: str) -> bool:
 
 def lost_replies(seed: str = "0") -> Files:
     """A third of the renames and unlinks in tokens/ happen, and are then reported as ENOENT: the retransmission."""
-    dice = random.Random(int(seed))  # noqa: S311
+    dice = random.Random(int(seed))
 
     def lose(operation: Operation) -> bool:
         return operation.kind in ("rename", "unlink") and _in_tokens(operation.path) and dice.random() < 1 / 3
@@ -27,7 +27,7 @@ def lost_replies(seed: str = "0") -> Files:
 
 def lost_replies_io(seed: str = "0") -> Files:
     """The same, reported as EIO, which says nothing about what happened."""
-    dice = random.Random(int(seed))  # noqa: S311
+    dice = random.Random(int(seed))
 
     def lose(operation: Operation) -> bool:
         return operation.kind == "rename" and _in_tokens(operation.path) and dice.random() < 1 / 3
@@ -47,7 +47,7 @@ def broken_sync(after: str) -> Files:
 
 def flaky(seed: str = "0") -> Files:
     """One metadata operation in fifty fails with EIO before it happened."""
-    dice = random.Random(int(seed))  # noqa: S311
+    dice = random.Random(int(seed))
 
     def fault(operation: Operation) -> int | None:
         in_play = operation.kind in ("rename", "exists") and _in_tokens(operation.path)

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fleetcraft.actions.enqueue import EnqueueOptions, EnqueueResult, enqueue_tasks
 from fleetcraft.core.names import Token
@@ -63,7 +63,9 @@ class Process:
         try:
             return self.popen.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {self.pid} did not end within {deadline_s:g} s; it said:\n{self.said()}") from None
+            raise AssertionError(
+                f"process {self.pid} did not end within {deadline_s:g} s; it said:\n{self.said()}"
+            ) from None
 
     def said(self) -> str:
         return self.stderr.read_text(errors="replace")[-4000:]
@@ -78,7 +80,7 @@ class Lab:
         self.spool = Spool.open(str(self.root), create=True)
         self.processes: list[Process] = []
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -99,7 +101,12 @@ class Lab:
         return enqueue_tasks(self.spool, tasks, EnqueueOptions(defaults=shared, base_env=BASE_ENV))
 
     def worker(
-        self, *, fault: tuple[str, ...] = (), env: Mapping[str, str] | None = None, before: tuple[str, ...] = (), **options: Any
+        self,
+        *,
+        fault: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        before: tuple[str, ...] = (),
+        **options: Any,
     ) -> Process:
         """Start a worker; `before` is put in front of its command line."""
         chosen = {**QUICK, "cpus": 2, "spool": str(self.root), **options}
@@ -157,7 +164,9 @@ class Lab:
         """The life of a worker process, once it has begun."""
 
         def find() -> str | None:
-            assert process.alive, f"the worker ended with {process.popen.returncode} at once; it said:\n{process.said()}"
+            assert process.alive, (
+                f"the worker ended with {process.popen.returncode} at once; it said:\n{process.said()}"
+            )
             for life in self.lives():
                 folder = self.spool.layout.life(life)
                 identity = read_identity(self.spool.files, folder)
@@ -193,7 +202,9 @@ class Lab:
         mine = [
             record
             for record in self.records()
-            if record["t"] == "receipt" and record["b"] == task.batch and record["i"] <= task.index < record["i"] + record.get("k", 1)
+            if record["t"] == "receipt"
+            and record["b"] == task.batch
+            and record["i"] <= task.index < record["i"] + record.get("k", 1)
         ]
         return sorted(mine, key=lambda record: record["a"])
 
@@ -234,7 +245,9 @@ class Lab:
 
         def look() -> dict[str, Any] | None:
             assert any(process.alive for process in self.processes), f"nobody is left to run it: {self.picture()}"
-            mine = [record for record in self.records() if (record.get("b"), record.get("i")) == (task.batch, task.index)]
+            mine = [
+                record for record in self.records() if (record.get("b"), record.get("i")) == (task.batch, task.index)
+            ]
             spawned = [record for record in mine if record["t"] == "spawned"]
             ended = {record["a"] for record in mine if record["t"] in ("receipt", "lost")}
             return next((record for record in reversed(spawned) if record["a"] not in ended), None)

@@ -1,12 +1,13 @@
-"""Publishes one batch of counting tasks; run again after a crash, it adds only what is missing.
+"""Publishes counting tasks, in pieces of so many; run again after a crash, it adds only what is missing.
 
-python -m tests.support.publisher_program SPOOL PREFIX COUNT KIND FILE [ARGV...]
+python -m tests.support.publisher_program SPOOL PREFIX COUNT PIECE KIND FILE [ARGV...]
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,15 @@ def tasks(prefix: str, count: int, kind: str, path: str, argv: list[str]) -> Ite
 
 
 def main(arguments: list[str]) -> int:
-    root, prefix, count, kind, path, *argv = arguments
+    root, prefix, count, piece, kind, path, *argv = arguments
     options = EnqueueOptions(
         defaults={"cwd": ROOT, **({"python": sys.executable} if kind == "call" else {})},
         base_env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ROOT},
     )
-    enqueue_tasks(Spool.open(root, create=True), tasks(prefix, int(count), kind, path, argv), options)
+    spool = Spool.open(root, create=True)
+    rest = tasks(prefix, int(count), kind, path, argv)
+    while some := list(islice(rest, int(piece))):
+        enqueue_tasks(spool, some, options)
     return 0
 
 

@@ -28,10 +28,11 @@ def main(arguments: list[str]) -> int:
         while time.monotonic() < until_s:
             for report in reaper.step():
                 if report.state == "dead":
-                    print(f"took over {report.life}: {report.returned} tokens, {report.lost} lost", flush=True)
+                    sys.stdout.write(f"took over {report.life}: {report.returned} tokens, {report.lost} lost\n")
+                    sys.stdout.flush()
             time.sleep(_PASS_EVERY_S)
     except LifeEnded as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 75
     life.close()
     return 0

@@ -34,12 +34,15 @@ def main(arguments: list[str]) -> int:
     from tests.support.faults import FAULTS
 
     clock = jumping_clock(chosen.pop("clock_file")) if "clock_file" in chosen else None
-    options = WorkerOptions(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()
+    }
+    options = WorkerOptions(**values)
     files = FAULTS[arguments[1]](*arguments[2:]) if len(arguments) > 1 else Files()
     try:
         return run_worker(options, files=files, clock=clock)
     except FleetcraftError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return error.exit_code
 
 

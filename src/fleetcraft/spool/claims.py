@@ -22,6 +22,12 @@ from fleetcraft.store.journal import JournalEnded
 _LEDGER_LOOKS = 5
 
 
+class CoverUnknown(OutOfReach):
+    """Whether a claim was changed is not known: its life must end without touching its claims, for a reaper to tell."""
+
+    code = "cover_unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Tasks on their way out of a claim."""
@@ -74,7 +80,7 @@ def split(life: Life, claim: Token, keep: tuple[int, int] | None, pieces: Sequen
     Drafts first, last piece first; the commit is the rename of the claim to the part kept, or its unlink; then the
     drafts become waiting. The journal is made durable before a task loses its cover. Raises OSError with the claim
     whole when that could not be done, JournalEnded likewise, LifeEnded when the claim turned out not to be ours any
-    more, and OutOfReach when the storage did not say whether it was done: then the life must end, for only its
+    more, and CoverUnknown when the storage did not say whether it was done: then the life must end, for only its
     reaper can tell.
     """
     layout, files = life.spool.layout, life.files
@@ -119,7 +125,7 @@ def _commit(life: Life, claim: Token, keep: tuple[int, int] | None, drafts: Sequ
         return kept
     _still_live(life, drafts)
     # The drafts stay: if the rename was done after all, they are the only cover of their tasks.
-    raise OutOfReach(
+    raise CoverUnknown(
         f"The storage did not say whether {claim.name} became {kept.name}.", hint="The worker ends and is reaped."
     )
 
@@ -139,7 +145,7 @@ def _let_go(life: Life, claim: Token, drafts: Sequence[Token] = ()) -> None:
                 _drop(life, drafts)
                 raise
             if last:
-                raise OutOfReach(
+                raise CoverUnknown(
                     f"The storage did not say whether {claim.name} was removed.", hint="The worker ends and is reaped."
                 ) from error
 
@@ -164,7 +170,7 @@ def release(life: Life, claim: Token) -> None:
     """Let go of a claim whose tasks have all ended: the journal is made durable first.
 
     Raises JournalEnded when that fails (the claim stays), LifeEnded when the claim is gone: we were reaped;
-    OutOfReach when the storage did not say.
+    CoverUnknown when the storage did not say.
     """
     life.journal.sync()
     _let_go(life, claim)

@@ -251,6 +251,10 @@ class Reaper:
             if not drafts:
                 self.life.files.sync_folder(self.life.spool.layout.tokens)
                 return True
+            if find_state(self.life.files, self.life.spool.layout.life(name)) != REAPING:
+                # Another reaper went on. What is still a draft was made by a life that woke after its death; its tasks
+                # were offered again from the claim, and the burial removes it.
+                return False
             for draft in drafts:
                 if any(_makes_void(wide, draft) for wide in fenced):
                     self._unlink(draft)
