@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from fleetcraft.spool.life import Life
 from fleetcraft.spool.spool import Spool
 from fleetcraft.testing.clock import ManualClock
 from fleetcraft.testing.files import WrappedFiles
+from tests.support.counting import counter_command, executions
 from tests.support.lab import Lab, Process
+from tests.support.seeds import seeded
 from tests.support.waiting import wait_for
 
 UNTIL_GO = ["sh", "-c", "while [ ! -e go ]; do sleep 0.02; done"]
@@ -139,3 +144,48 @@ def test_a_pause_in_the_middle_of_a_heartbeat_is_still_seen_as_a_pause(tmp_path:
     life.beat({})
     assert life.last_good_boot_s == begun_boot_s
     life.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_machines_that_pause_and_die_at_random_count_every_task_once(lab: Lab):
+    """Three machines that can only judge one another by silence; some fall silent without being dead."""
+    dice = seeded()
+    argv = counter_command(lab.folder)
+    for batch in range(10):
+        lab.enqueue([{"name": f"b{batch}t{number}", "command": [*argv, "executed"]} for number in range(150)])
+    workers: dict[int, Process] = {}
+    wakes_s: dict[int, float] = {}
+    blows = 20
+    until_s = time.monotonic() + 150.0
+    while blows or sum(lab.counts().values()) < 1500 or lab.tokens():
+        assert time.monotonic() < until_s, f"it did not end: {lab.picture()}"
+        for number in range(6):
+            if number not in workers or not workers[number].alive:
+                node = f"n{number % 3}"
+                workers[number] = lab.worker(cpus=1, node=node, lease_s=1.5, idle_exit_s=None, crash_limit=100)
+        time.sleep(dice.expovariate(1 / 0.4))  # the next blow comes at a moment that nobody knows
+        for number in [number for number, wake_s in wakes_s.items() if time.monotonic() > wake_s]:
+            workers[number].send(signal.SIGCONT)
+            del wakes_s[number]
+        chosen = dice.randrange(6)
+        if not blows or chosen in wakes_s:
+            continue
+        blows -= 1
+        if dice.random() < 0.5:
+            workers[chosen].kill()
+        else:
+            workers[chosen].send(signal.SIGSTOP)
+            wakes_s[chosen] = time.monotonic() + dice.choice([0.5, 2.0, 6.0])
+    for worker in workers.values():
+        worker.send(signal.SIGCONT)
+        worker.send(signal.SIGTERM)
+    codes = {worker.wait() for worker in workers.values()}
+    assert codes <= {0, 75, -signal.SIGKILL, -signal.SIGTERM}, codes  # TERM may come before a worker listens
+    # Those that were killed last are judged by their silence too, so somebody must wait for it.
+    lab.drain(lease_s=1.5, idle_exit_s=8.0)
+    assert lab.counts() == {"succeeded": 1500}
+    assert lab.tokens() == []
+    assert {lab.life_state(life) for life in lab.lives()} <= {"dead", None}
+    done = executions(lab.folder / "executed")
+    assert len({(entry.task, entry.attempt) for entry in done}) == len(done), "two workers ran one attempt"

@@ -107,7 +107,7 @@ def test_text_that_no_program_can_be_given_is_refused(spool):
         ({"command": ["x"], "gpus": -1}, "gpus -1 must be between 0 and 1024"),
         ({"command": ["x"], "cwd": "relative"}, "cwd 'relative' must be an absolute path"),
         ({"command": ["x"], "name": ""}, "name '' must be text"),
-        ({"call": "m:f", "args": {"x": float("nan")}}, "no JSON form"),
+        ({"call": "m:f", "args": {"x": float("nan")}}, "no strict JSON form"),
     ),
 )
 def test_a_task_that_cannot_run_is_refused_with_its_line(spool, task, said):
@@ -320,7 +320,7 @@ def test_calls_take_the_quick_way_once_their_function_was_checked(spool, monkeyp
     stream(spool, [*listed, {"name": "nan", "call": "m:f", "args": {"n": 1e308}}])
     assert len(slow) == 1
     assert [task["args"] for task in tasks(spool)][:5] == [{"n": n} for n in range(5)]
-    assert "has no JSON form" in refused(spool, '{"name": "x", "call": "m:f", "args": {"n": NaN}}')
+    assert "has no strict JSON form" in refused(spool, '{"name": "x", "call": "m:f", "args": {"n": NaN}}')
 
 
 def test_a_call_that_was_checked_with_other_resources_is_checked_again(spool):

@@ -28,14 +28,6 @@ from fleetcraft.testing.files import (
     nth,
 )
 from tests.property.spool_play import publish
-from tests.support.descriptors import closing_leftovers
-
-
-@pytest.fixture(autouse=True)
-def descriptors():
-    with closing_leftovers():
-        yield
-
 
 COUNT = 10
 

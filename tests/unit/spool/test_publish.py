@@ -34,14 +34,6 @@ from fleetcraft.testing.files import (
     nth,
 )
 from fleetcraft.testing.scheduler import Act, Interleaver, Plan
-from tests.support.descriptors import closing_leftovers
-
-
-@pytest.fixture(autouse=True)
-def descriptors():
-    with closing_leftovers():
-        yield
-
 
 SMALL, LARGE = ["a", "b", "c"], [f"t{number}" for number in range(SMALL_BATCH_TASKS + 6)]
 _CHANGES = ("rename", "link", "unlink", "create", "open_new", "make_folder")

@@ -28,14 +28,6 @@ from fleetcraft.testing.clock import ManualClock
 from fleetcraft.testing.files import Crash, CrashingFiles, FaultyFiles, RecordingFiles, StaleFiles
 from fleetcraft.testing.scheduler import Interleaver, Plan
 from tests.property.spool_play import publish
-from tests.support.descriptors import closing_leftovers
-
-
-@pytest.fixture(autouse=True)
-def descriptors():
-    with closing_leftovers():
-        yield
-
 
 COUNT = 6
 

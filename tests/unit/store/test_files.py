@@ -26,13 +26,6 @@ from fleetcraft.testing.files import (
     LostReplyFiles,
     RecordingFiles,
 )
-from tests.support.descriptors import closing_leftovers
-
-
-@pytest.fixture(autouse=True)
-def descriptors():
-    with closing_leftovers():
-        yield
 
 
 def _steps(tmp_path, *, durable=True):

@@ -10,13 +10,6 @@ from fleetcraft.core.records import dump, encode_line
 from fleetcraft.store.files import Files
 from fleetcraft.store.journal import JournalEnded, JournalWriter, is_storage_full, read_lines
 from fleetcraft.testing.files import FaultyFiles, FullFiles, LostReplyFiles, PwriteNfsFiles, RecordingFiles
-from tests.support.descriptors import closing_leftovers
-
-
-@pytest.fixture(autouse=True)
-def descriptors():
-    with closing_leftovers():
-        yield
 
 
 def _records(path):
