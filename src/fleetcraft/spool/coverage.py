@@ -104,10 +104,11 @@ def _covers(spool: Spool, tokens: Iterable[Token], reader: SpoolFold, seen: Cove
             seen.pending.append(token)
         elif batch is None or token.stop > batch.count:
             seen.strangers.append(token.name)
-        elif token.form in (CLAIM, DRAFT) and token not in committed and seen.is_gone(token.life):
+        elif token.form == DRAFT and token not in committed and seen.is_gone(token.life):
             seen.void[token] = f"life {token.life} has ended"
-        elif token.form == FENCED and seen.states.get(token.life) in (None, DEAD):
-            seen.void[token] = f"life {token.life} has ended, and nobody comes back for it"
+        elif token.form in (CLAIM, FENCED) and seen.states.get(token.life) is None:
+            # A late claim of a buried life is real cover, and every reaper looks for it; one without a folder is not.
+            seen.void[token] = f"life {token.life} is not known, and nobody comes back for it"
         else:
             kept.append(token)
     return _without_inner_drafts(kept, seen)

@@ -73,9 +73,10 @@ class Spool:
                 raise SpoolError(
                     f"{layout.root} is not empty and not a spool.", hint="Name another directory with --spool."
                 )
+            self.files.shared = group
             ensure_folder(self.files, layout.root)
             if group:
-                os.chmod(layout.root, 0o770)  # noqa: S103  asked for with --group: its members may enqueue and run
+                os.chmod(layout.root, 0o2770)  # noqa: S103  asked for with --group: its members may enqueue and run
             for folder in layout.folders():
                 ensure_folder(self.files, folder)
             marker = {"format": FORMAT_NAME, "version": FORMAT_VERSION, "group": group}
@@ -104,6 +105,7 @@ class Spool:
                 f"this program knows up to {FORMAT_VERSION}.",
                 hint="Use a newer fleetcraft.",
             )
+        self.files.shared = bool(marker.get("group"))
         if not marker.get("group") and not is_private(layout.root):
             raise SpoolError(
                 f"The spool {layout.root} can be written by other users, who could then run commands as you.",

@@ -27,6 +27,8 @@ UNKNOWN = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
 class Files:
     """The real file system. Every method raises OSError as the kernel gave it."""
 
+    shared = False  # True in a spool made with --group: what is made is for its members too
+
     def names(self, folder: str) -> tuple[list[str], int]:
         """Names of regular files in `folder`, and the number of other entries, which are never opened."""
         regular: list[str] = []
@@ -58,7 +60,13 @@ class Files:
 
     def create(self, path: str) -> None:
         """Make an empty file; fails when the name exists."""
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.close(self._open_created(path, os.O_WRONLY))
+
+    def _open_created(self, path: str, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if self.shared:
+            os.fchmod(descriptor, 0o660)  # whatever the umask says: the group was asked for
+        return descriptor
 
     def exists(self, path: str) -> bool:
         """True when the name is there now; an error other than absence is raised, never read as absence."""
@@ -89,8 +97,10 @@ class Files:
         return os.stat(path).st_size
 
     def make_folder(self, path: str) -> None:
-        """Make a private folder."""
+        """Make a folder, private unless the spool is shared."""
         os.mkdir(path, 0o700)
+        if self.shared:
+            os.chmod(path, 0o2770)  # noqa: S103  asked for with --group; new files take the folder's group
 
     def remove_folder(self, path: str) -> None:
         """Remove an empty folder."""
@@ -107,8 +117,7 @@ class Files:
 
     def open_new(self, path: str, *, append: bool = False) -> int:
         """A descriptor for writing a file that did not exist."""
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-        return os.open(path, flags | (os.O_APPEND if append else 0), 0o600)
+        return self._open_created(path, os.O_WRONLY | (os.O_APPEND if append else 0))
 
     def write(self, descriptor: int, data: bytes) -> int:
         """Write once; may be short."""

@@ -80,6 +80,15 @@ class WrappedFiles(Files):
         self.inner = inner or Files()
         self._opened: dict[int, str] = {}
 
+    @property
+    def shared(self) -> bool:
+        """See `Files.shared`."""
+        return self.inner.shared
+
+    @shared.setter
+    def shared(self, value: bool) -> None:
+        self.inner.shared = value
+
     def _around(self, operation: Operation, do: Callable[[], T]) -> T:  # noqa: ARG002  for those that replace it
         """Do the operation, or what the fake does instead."""
         return do()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from fleetcraft.core.errors import EXIT_TRY_AGAIN, LifeEnded, OutOfReach
 from fleetcraft.core.states import Outcome
-from fleetcraft.store.journal import JournalEnded
 from fleetcraft.workers.calls import Calls
 from fleetcraft.workers.child import Supervisor
 from fleetcraft.workers.claimer import Claimer
@@ -32,14 +31,14 @@ class Farewell:
     starter: Starter
     turn: Callable[[], None]
     beat: Callable[[], None]
-    reaped: bool = False
+    silent: bool = False  # reaped, or unsure what it owns: its reaper decides
 
     def say_goodbye(self, exit_code: int) -> int:
         """Do all steps, each even when one before it failed. Returns the exit code."""
         for step in (self._end_children, self._end_claims, self._end_life):
             try:
                 exit_code = step() or exit_code
-            except (JournalEnded, LifeEnded, OutOfReach, OSError) as error:
+            except (LifeEnded, OutOfReach, OSError) as error:
                 exit_code = exit_code or EXIT_TRY_AGAIN
                 self.ctx.say(f"could not end in order: {error}")
         return exit_code
@@ -47,7 +46,7 @@ class Farewell:
     @property
     def _silent(self) -> bool:
         """True when nothing may be recorded or released by us any more."""
-        return self.reaped or self.ctx.life.journal.ended
+        return self.silent or self.ctx.life.journal.ended
 
     def _end_children(self) -> int:
         """Nothing is left behind on the node: the process ends only with an empty tree under it."""

@@ -14,6 +14,7 @@ from fleetcraft import __version__
 from fleetcraft.core.clock import Clock, SystemClock
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN, LifeEnded, OutOfReach
 from fleetcraft.core.states import LossCause, Outcome, WorkerState
+from fleetcraft.spool.claims import CoverUnknown
 from fleetcraft.spool.evidence import ReapPolicy
 from fleetcraft.spool.held import Upstream
 from fleetcraft.spool.life import Life
@@ -21,7 +22,7 @@ from fleetcraft.spool.reap import Reaper
 from fleetcraft.spool.requests import RequestLog
 from fleetcraft.spool.spool import Spool
 from fleetcraft.store.files import Files, explain
-from fleetcraft.store.journal import JournalEnded, is_storage_full
+from fleetcraft.store.journal import is_storage_full
 from fleetcraft.workers.attempt import Concluded
 from fleetcraft.workers.beat import compose
 from fleetcraft.workers.black_hole import BlackHole
@@ -91,7 +92,7 @@ class Worker:
             raise
         try:
             self._loop()
-        except (JournalEnded, LifeEnded, OSError) as error:
+        except (OutOfReach, LifeEnded, OSError) as error:
             self._abandon(error)
         finally:
             self._end()
@@ -397,8 +398,9 @@ class Worker:
         self.state = WorkerState.DRAINING
         self.runner.drain_cause = self.calls.receipts.drain_cause = LossCause.DRAINED
         self.ctx.say(f"stops: {error}")
+        # Where the storage did not say what covers our tasks, touching a claim could cover them twice.
+        self.farewell.silent = isinstance(error, (LifeEnded, CoverUnknown))
         if isinstance(error, LifeEnded):
-            self.farewell.reaped = True
             try:
                 self.farewell.record_abandoned(self.reason)
             except (OSError, OutOfReach) as failed:

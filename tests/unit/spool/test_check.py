@@ -19,6 +19,8 @@ from fleetcraft.spool.life import Life
 from fleetcraft.spool.maintenance import CHECKING, take_permit
 from fleetcraft.spool.permits import set_ceiling
 from fleetcraft.spool.publish import LedgerWriter
+from fleetcraft.spool.reading import SpoolFold
+from fleetcraft.spool.reap import Reaper
 from fleetcraft.spool.requests import commit
 from fleetcraft.spool.spool import Spool
 from fleetcraft.testing.files import Crash, CrashingFiles, Operation, WrappedFiles
@@ -90,11 +92,26 @@ def test_a_held_batch_is_offered_as_held(spool):
     assert tokens(spool) == ["c1.500.1.0-1.g0.a1.held"]
 
 
-def test_a_claim_of_a_life_that_ended_offers_nothing(spool):
+def test_a_late_claim_of_a_buried_life_is_left_to_the_reaper(spool):
     publish(spool, ["t"])
     life = Life.begin(spool)
     assert life.close()
     os.rename(spool.layout.token(tokens(spool)[0]), spool.layout.token(f"c1.500.1.0-1.g0.a1@{life.id}"))
+
+    report = check(None, spool, repair=True)
+
+    assert kinds(report) == []
+    late = tokens(spool)
+    assert late == [f"c1.500.1.0-1.g0.a1@{life.id}"]
+    reaper = Reaper(Life.begin(spool), SpoolFold(spool, durable=True))
+    reaper.step()
+    reaper.step()
+    assert tokens(spool) == ["c1.500.1.0-1.g0.a2"]
+
+
+def test_a_claim_of_a_life_that_nobody_knows_offers_nothing(spool):
+    publish(spool, ["t"])
+    os.rename(spool.layout.token(tokens(spool)[0]), spool.layout.token("c1.500.1.0-1.g0.a1@nobody-1-ab"))
 
     report = check(None, spool, repair=True)
 
