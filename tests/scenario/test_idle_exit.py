@@ -55,7 +55,8 @@ def test_what_dead_workers_of_this_host_left_is_taken_over_first(lab: Lab):
     lab.drain()
     assert lab.counts() == {"succeeded": 60}
     assert lab.tokens() == []
-    assert {lab.life_state(life) for life in lab.lives()} == {"dead"}
+    # One that was killed while it was being born has no state, and owned nothing.
+    assert {lab.life_state(life) for life in lab.lives()} <= {"dead", None}
 
 
 def test_work_that_another_worker_runs_is_not_waited_for(lab: Lab):
