@@ -6,7 +6,6 @@ stays in the line. Checks happen here, once, so that a worker never meets a malf
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import signal
@@ -120,13 +119,6 @@ def check_after(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and item for item in items):
         raise TaskInvalid(f"{where}: after must be a name or a list of names.")
     return tuple(dict.fromkeys(items))
-
-
-def content_digest(draft: Draft) -> str:
-    """Digest of what a task does, for naming the unnamed; the name itself is left out."""
-    content = {key: value for key, value in draft.line.items() if key != "name"}
-    full = [content, draft.request.as_json(), draft.priority, list(draft.after)]
-    return hashlib.blake2b(canonical(full), digest_size=8).hexdigest()
 
 
 def canonical(value: object) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleetcraft.core.names import CLAIM, DRAFT, HELD, WAITING, Token
+from fleetcraft.core.names import CLAIM, DRAFT, FENCED, HELD, WAITING, Token
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.spool.maintenance import finish_drafts, settle_folded
 from fleetcraft.spool.reap import Reaper
@@ -123,9 +123,12 @@ class Lookout:
         tokens = self._list(now_s)
         if busy or self._finish_for_the_dead(tokens) or self.claimer.release_held(tokens):
             return True
-        # Another worker that holds more than it runs gives some back within moments: leaving now would leave it alone.
+        # What is on its way between two names, or held by a worker that has more than it runs, is on offer within
+        # moments: leaving now would leave that worker alone.
         self.others_may_share = any(
-            token.form == CLAIM and token.count > 1 and self.claimer.could_ever(token) for token in tokens
+            (token.form in (DRAFT, FENCED) or (token.form == CLAIM and token.count > 1))
+            and self.claimer.could_ever(token)
+            for token in tokens
         )
         found = self._any_for_us(tokens)
         self.must_list = self.must_list or found

@@ -9,7 +9,6 @@ from fleetcraft.core.task import (
     MAX_ARGUMENT_BYTES,
     MAX_COMMAND_BYTES,
     check_argv,
-    content_digest,
     draft_task,
     encode_text,
     is_plain,
@@ -95,20 +94,6 @@ def test_awkward_words_are_kept_as_they_are():
 
 def test_a_200_kb_shell_line_is_taken():
     assert _draft("echo " + "a" * 200_000).line["shell"].startswith("echo")
-
-
-def test_the_digest_is_of_what_a_task_does():
-    base = {"command": ["x", "1"]}
-    digest = content_digest(_draft(base))
-    assert content_digest(_draft(base | {"name": "other"})) == digest
-    for changed in (
-        {"command": ["x", "2"]},
-        base | {"cpus": 2},
-        base | {"priority": 1},
-        base | {"after": ["y"]},
-        base | {"timeout": 1},
-    ):
-        assert content_digest(_draft(changed)) != digest
 
 
 @pytest.mark.parametrize(
