@@ -215,23 +215,20 @@ def test_a_long_task_beside_work_in_hand_costs_the_worker_nothing(lab: Lab):
 
 
 def test_a_retry_that_finds_no_free_slot_costs_the_worker_nothing(lab: Lab):
-    lab.enqueue(
-        [
-            {"name": "fails", "command": ["false"], "retries": 1, "backoff": "0.3s"},
-            {"name": "long", "command": MEET_LATE},
-        ]
-    )
+    fails = {"name": "fails", "command": ["false"], "retries": 1, "backoff": "4s"}
+    lab.enqueue([fails, {"name": "long", "command": MEET_LATE}])
     worker = lab.worker(cpus=1)
     lab.wait_running("long")
-    wait_for(lambda: lab.outcomes("fails") == ["failed"], "the first attempt has failed")
-    # Long after the backoff the retry still waits for the slot.
+    assert lab.outcomes("fails") == ["failed"]
+    due_utc = lab.receipts("fails")[0]["end"] + 4.0
+    wait_for(lambda: lab.spool.clock.utc() > due_utc, "the backoff is over, and the slot is not free")
     before_s, begun_s = _cpu_s(worker.pid), lab.spool.clock.mono()
-    wait_for(lambda: lab.spool.clock.mono() - begun_s > 2.5, "more than two seconds of waiting")
+    wait_for(lambda: lab.spool.clock.mono() - begun_s > 2.0, "two seconds of waiting")
     used_s = _cpu_s(worker.pid) - before_s
     (lab.folder / "go").touch()
     assert worker.wait() == 0
     assert lab.outcomes("fails") == ["failed", "failed"]
-    assert used_s < 0.4, f"the worker itself used {used_s:.2f} s of CPU in 2.5 s"
+    assert used_s < 0.3, f"the worker itself used {used_s:.2f} s of CPU in 2 s"
 
 
 MEET_LATE = ["sh", "-c", "while [ ! -e go ]; do sleep 0.02; done"]
