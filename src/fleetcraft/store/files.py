@@ -9,12 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from typing import TypeVar
 
 from fleetcraft.core.errors import OutOfReach, StorageFull
-
-T = TypeVar("T")
 
 # The name is not there. ESTALE is how a network client says that another client removed it.
 GONE = frozenset({errno.ENOENT, errno.ESTALE})
@@ -214,14 +210,3 @@ def explain(error: OSError, doing: str) -> OutOfReach:
             f"{doing}: {reason} ({name}).", hint="Free space or inodes, then run the same command again."
         )
     return OutOfReach(f"{doing}: {reason} ({name}).", hint="Nothing was changed; run the same command again.")
-
-
-def retry_vanished(action: Callable[[], T], *, tries: int = 5) -> T:
-    """Run `action` again when a peer's rename made a name vanish under it; ESTALE means the same as ENOENT."""
-    for remaining in range(tries - 1, -1, -1):
-        try:
-            return action()
-        except OSError as error:
-            if error.errno not in GONE or not remaining:
-                raise
-    raise AssertionError("unreachable")

@@ -15,7 +15,6 @@ from fleetcraft.store.files import (
     explain,
     is_private,
     publish_file,
-    retry_vanished,
     write_all,
 )
 from fleetcraft.testing.files import (
@@ -155,26 +154,3 @@ def test_the_sentence_names_the_error(number, kind, name):
     assert str(error).startswith("Cannot sync /x/journal: ")
     assert name in str(error)
     assert error.exit_code == 75
-
-
-def test_a_name_that_vanished_is_looked_up_again_but_not_for_ever():
-    answers = iter([errno.ESTALE, errno.ENOENT, 0])
-
-    def look():
-        number = next(answers)
-        if number:
-            raise OSError(number, "gone")
-        return "found"
-
-    assert retry_vanished(look) == "found"
-    calls = []
-
-    def never():
-        calls.append(1)
-        raise OSError(errno.ESTALE, "stale")
-
-    with pytest.raises(OSError, match="stale"):
-        retry_vanished(never, tries=4)
-    assert len(calls) == 4
-    with pytest.raises(PermissionError):
-        retry_vanished(lambda: (_ for _ in ()).throw(PermissionError(errno.EACCES, "no")))
