@@ -27,7 +27,9 @@ def test_a_failing_task_is_tried_again_after_its_backoff_until_its_budget_is_spe
 
 
 def test_a_backoff_keeps_no_slot_from_other_tasks(lab: Lab):
-    lab.enqueue([{"name": "fails", "command": ["false"], "retries": 1, "backoff": "3s"}], priority=900)
+    # Long enough that the worker looks for more, and finds no room for it, while it still runs.
+    fails = {"name": "fails", "command": ["sh", "-c", "sleep 0.3; false"], "retries": 1, "backoff": "3s"}
+    lab.enqueue([fails], priority=900)
     lab.enqueue([{"name": f"t{number}", "command": ["true"]} for number in range(20)])
     lab.drain(cpus=1)
     failed, again = lab.receipts("fails")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import lt
 
 from fleetcraft.core.names import CLAIM, DRAFT, FENCED, HELD, WAITING, Token
 from fleetcraft.core.quantities import format_duration
@@ -41,6 +42,8 @@ class Lookout:
     _list_timer: Timer = field(default_factory=lambda: Timer(LIST_EVERY_S))
     _listed_s: float = -1.0
     _seen_ns: int = -1
+    # What was given out when a look found work that did not fit beside it; None when no look did.
+    _kept_out_by: tuple[int, ...] | None = None
 
     def claim_if_worthwhile(self, now_s: float) -> int:
         """Look, and claim, when there is room and a look may show something new; returns how many claims were made."""
@@ -52,7 +55,8 @@ class Lookout:
         made = self.claimer.claim(tokens)
         # While claims are made there may be more; after an empty look only a change is worth another.
         self.must_list = bool(made or released)
-        if not made and self.calls.hosts and self._any_for_us(tokens):
+        self._kept_out_by = self.ctx.capacity.given_out if not made and self._any_for_us(tokens) else None
+        if self._kept_out_by is not None and self.calls.hosts:
             self.calls.evict()  # a resident sits idle where something else could run
         return made
 
@@ -61,10 +65,16 @@ class Lookout:
         capacity = self.ctx.capacity
         return capacity.used_cpus < capacity.cpus or self.claimer.is_low()
 
+    def _room_was_made(self) -> bool:
+        """True when less is given out than when work was seen that did not fit: the end of a task that will be tried
+        again changes nothing in tokens/, so that no other sign would come.
+        """
+        return self._kept_out_by is not None and any(map(lt, self.ctx.capacity.given_out, self._kept_out_by))
+
     def _may_show_news(self, now_s: float) -> bool:
         if now_s - self._listed_s < LIST_AT_MOST_EVERY_S:
             return False  # many renames a second wake us as often; one look serves for all
-        if self.must_list or self._list_timer.due(now_s):
+        if self.must_list or self._room_was_made() or self._list_timer.due(now_s):
             return True
         if not self._stat_timer.due(now_s):
             return False
@@ -151,7 +161,8 @@ class Lookout:
         if self._has_room():
             # One that lies in the past would make the worker spin: never sooner than the next look is allowed.
             soonest_s = self._listed_s + LIST_AT_MOST_EVERY_S
-            moments.append(max(now_s if self.must_list else self._stat_timer.next_s, soonest_s))
+            at_once = self.must_list or self._room_was_made()
+            moments.append(max(now_s if at_once else self._stat_timer.next_s, soonest_s))
         if self.quiet_looks == 1:
             moments.append(now_s + SECOND_LOOK_S)
         return moments

@@ -157,6 +157,12 @@ class Capacity:
         """True when nothing is given out."""
         return not self.slots
 
+    @property
+    def given_out(self) -> tuple[int, ...]:
+        """How much of each kind is held; where one number falls, something may fit that did not."""
+        milli, reserved = sum(gpu.used_milli for gpu in self.gpus), sum(gpu.reserved_bytes for gpu in self.gpus)
+        return (len(self.slots), self.used_cpus, milli, reserved)
+
     def inventory(self) -> str:
         """What there is, for a person."""
         gpus = f", {len(self.gpus)} GPUs ({self.gpus[0].device.name})" if self.gpus else ""
