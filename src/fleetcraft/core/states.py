@@ -68,3 +68,30 @@ class WorkerState(StrEnum):
     STOPPED = "stopped"
     STALE = "stale"  # its heartbeat stands still: unproven
     LOST = "lost"  # a reaper has proof
+
+
+class JobState(StrEnum):
+    """Where a job of the scheduler stands, in words that every scheduler shares."""
+
+    PENDING = "pending"  # waits for its turn
+    HELD = "held"  # waits for a person or an administrator to release it
+    BLOCKED = "blocked"  # accepted, but as asked it will not start
+    RUNNING = "running"
+    ENDING = "ending"  # its processes are being ended or its files staged out; the outcome is not known yet
+    DONE = "done"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # the infrastructure ended it, or nobody knows what became of it; nobody is charged
+    UNKNOWN = "unknown"  # no answer, or a word that we do not know: never an end
+
+    @property
+    def ended(self) -> bool:
+        """True when the scheduler will do nothing more with it."""
+        return self in _JOB_ENDED
+
+
+_JOB_ENDED = frozenset(
+    {JobState.DONE, JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.LOST}
+)

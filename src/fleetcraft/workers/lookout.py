@@ -66,8 +66,9 @@ class Lookout:
         return capacity.used_cpus < capacity.cpus or self.claimer.is_low()
 
     def _room_was_made(self) -> bool:
-        """True when less is given out than when work was seen that did not fit: the end of a task that will be tried
-        again changes nothing in tokens/, so that no other sign would come.
+        """True when less is given out than when work was seen that did not fit.
+
+        The end of a task that will be tried again changes nothing in tokens/, so no other sign would come.
         """
         return self._kept_out_by is not None and any(map(lt, self.ctx.capacity.given_out, self._kept_out_by))
 

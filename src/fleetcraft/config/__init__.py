@@ -1,0 +1,1 @@
+"""What a person configures, read from TOML and checked: site profiles."""

@@ -1,0 +1,1 @@
+"""How a command reaches a host: here, or by way of something that carries it there."""
