@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
 from fleetcraft.core.states import TaskState
@@ -241,7 +241,14 @@ def test_crashes_power_cuts_and_lost_replies(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)
 
 
+# It wakes after its burial, makes one draft, and dies before it sees what befell it.
+_LATE_DRAFT = Scene(
+    tasks=3, workers=1, segments=[], kills=[(0, 5)], pause=(0, 4, 94), scripts=[[0, 0, 1]], fails={(0, 1)}
+)
+
+
 @_FEW
+@example(scene=_LATE_DRAFT)
 @given(scene=scenes(pauses=True))
 def test_a_paused_worker_that_wakes(tmp_path_factory, scene):
     run(tmp_path_factory.mktemp("spool") / "s", scene)

@@ -27,8 +27,8 @@ def small_disk(folder: Path, options: str) -> Iterator[Path]:
 
 
 def fill_bytes(path: Path) -> None:
-    """Write until nothing more fits."""
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    """Write until nothing more fits; again, when something was freed since."""
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     try:
         for size in (1 << 20, 1 << 16, 1 << 12, 1):
             try:

@@ -203,7 +203,8 @@ class Reaper:
 
         Nobody else looks after them, and the life itself starts nothing: its state is not `.live`.
         """
-        owners = {token.life for token in self.life.spool.tokens().tokens if token.form in (CLAIM, FENCED)}
+        tokens = self.life.spool.tokens().tokens
+        owners = {token.life for token in tokens if token.form in (CLAIM, FENCED)}
         reports: list[Report] = []
         for name in sorted(owners & self.done):
             identity = read_identity(self.life.files, self.life.spool.layout.life(name))
@@ -211,7 +212,31 @@ class Reaper:
                 self._fence_late(name)
                 returned, lost = self._settle(name, identity, LossCause.WORKER_GONE, late=True)
                 reports.append(Report(life=name, state=DEAD, evidence=None, returned=returned, lost=lost))
+        strays = [token for token in tokens if token.form == DRAFT and token.life in self.done]
+        if strays:
+            self._remove_strays(strays)
         return reports
+
+    def _remove_strays(self, strays: list[Token]) -> None:
+        """Drafts of a life that woke after its death and died before it saw that: they offer nothing.
+
+        Removed only where everything under them has ended or is covered by another name. A listing that hid a draft
+        from the reaper may have hidden a committed one, and then it is all the cover that its tasks have.
+        """
+        spool = self.life.spool
+        spool.refresh()
+        self.reader.refresh()
+        others = [token for token in spool.tokens().tokens if token.form != DRAFT]
+        for stray in strays:
+            batch = None if spool.is_folded(stray.batch) else spool.batch(stray.batch)
+            if batch is None:
+                continue  # check looks at those
+            left = remaining(spool, batch, stray, self.reader.fold)
+            for other in others:
+                if (other.batch, other.gen) == (stray.batch, stray.gen):
+                    left.remove(other.start, other.stop)
+            if not left:
+                self._unlink(stray)
 
     def _fence_late(self, name: str) -> None:
         for claim in self._owned(name, CLAIM):
