@@ -35,6 +35,15 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobWord:
+    """What the scheduler says of the job that a life ran in."""
+
+    ended: bool | None  # True: its processes are gone, also when the job began anew since; None: no answer
+    cause: LossCause = LossCause.NODE_GONE
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReapPolicy:
     """When a silent life may be taken for dead, and how its children are ended."""
 
@@ -42,8 +51,9 @@ class ReapPolicy:
     restart_still_s: float = 30.0  # how long a life of an earlier boot of this machine must be silent
     cache_limit_s: float = 0.0  # how long a directory listing may be stale here; 0 on a local file system
     kill_grace_s: float = 5.0
-    # The scheduler's word on a job: True ended, False not ended, None no answer. Asked twice, a grace apart.
-    job_ended: Callable[[str], bool | None] | None = None
+    # The scheduler's word on the job that a life ran in. Asked twice, a grace apart.
+    job_word: Callable[[Identity], JobWord] | None = None
+    job_ask_after_s: float = 30.0  # a heartbeat that moves needs no question, and hundreds of nodes ask none
     job_grace_s: float = 30.0
 
 
@@ -63,13 +73,13 @@ def judge(identity: Identity, watch: Watch, now_s: float, policy: ReapPolicy, *,
     that a heartbeat standing still may be the observer's fault.
     """
     if identity.boot_id is not None and identity.boot_id == host.boot_id():
-        if identity.pid_namespace is None or identity.pid_namespace != host.pid_namespace():
-            return _unknown("its processes are in another pid namespace of this machine")
-        return _judge_process(identity)
-    if policy.job_ended is not None and identity.job_id is not None:
-        verdict = _judge_job(identity.job_id, watch, now_s, policy)
-        if verdict is not None:
-            return verdict
+        if identity.pid_namespace is not None and identity.pid_namespace == host.pid_namespace():
+            return _judge_process(identity)
+        verdict = _judge_job(identity, watch, now_s, policy)
+        return verdict or _unknown("its processes are in another pid namespace of this machine")
+    verdict = _judge_job(identity, watch, now_s, policy)
+    if verdict is not None:
+        return verdict
     still_s = now_s - watch.since_s
     if degraded:
         return _unknown("this observer's own storage was slow, so silence proves nothing")
@@ -116,24 +126,26 @@ def _judge_process(identity: Identity) -> Evidence:
     return Evidence(liveness=Liveness.ALIVE, reason=f"process {identity.pid} runs", facts=facts)
 
 
-def _judge_job(job_id: str, watch: Watch, now_s: float, policy: ReapPolicy) -> Evidence | None:
-    ended = policy.job_ended(job_id) if policy.job_ended else None
-    if ended is None:
+def _judge_job(identity: Identity, watch: Watch, now_s: float, policy: ReapPolicy) -> Evidence | None:
+    if policy.job_word is None or identity.job_id is None or now_s - watch.since_s < policy.job_ask_after_s:
         return None
-    if not ended:
+    word, job = policy.job_word(identity), f"job {identity.job_id}"
+    if word.ended is None:
+        return None
+    if not word.ended:
         watch.job_ended_since_s = None
-        return Evidence(liveness=Liveness.ALIVE, reason=f"job {job_id} has not ended")
+        return Evidence(liveness=Liveness.ALIVE, reason=f"{job} has not ended")
     if watch.job_ended_since_s is None:
         watch.job_ended_since_s = now_s
     heard_s = now_s - watch.job_ended_since_s
     if heard_s >= policy.job_grace_s and watch.since_s <= watch.job_ended_since_s:
         return Evidence(
             liveness=Liveness.DEAD,
-            reason=f"the scheduler says twice that job {job_id} ended, and the heartbeat did not move",
-            cause=LossCause.NODE_GONE,
-            facts={"job_id": job_id, "grace_s": policy.job_grace_s},
+            reason=f"the scheduler says twice that {job} ended, and the heartbeat did not move",
+            cause=word.cause,
+            facts={"job_id": identity.job_id, "said": word.text, "grace_s": policy.job_grace_s},
         )
-    return _unknown(f"the scheduler says that job {job_id} ended; asking again after {policy.job_grace_s:.0f} s")
+    return _unknown(f"the scheduler says that {job} ended; asking again after {policy.job_grace_s:.0f} s")
 
 
 def _unknown(reason: str) -> Evidence:

@@ -18,7 +18,7 @@ _DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 _FOLDERS_KEPT = 16
 _PROGRAMS_KEPT = 64
 # How long a name is taken to mean the same thing. A folder may be removed and made anew between two tasks.
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.25
 _FOLDER_KEPT_S = 1.0
 _PROGRAM_KEPT_S = 10.0
 

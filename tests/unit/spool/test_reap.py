@@ -18,7 +18,7 @@ from fleetcraft.core.names import CLAIM, DRAFT, FENCED, Token, parse_token
 from fleetcraft.core.states import LossCause
 from fleetcraft.spool import host
 from fleetcraft.spool.claims import take
-from fleetcraft.spool.evidence import Evidence, Liveness, ReapPolicy, Watch, judge
+from fleetcraft.spool.evidence import Evidence, JobWord, Liveness, ReapPolicy, Watch, judge
 from fleetcraft.spool.life import Life, find_state, read_identity
 from fleetcraft.spool.reading import SpoolFold
 from fleetcraft.spool.reap import Reaper
@@ -162,7 +162,7 @@ def test_proc_that_shows_nothing_is_no_evidence(spool, monkeypatch):
 
 def test_the_scheduler_must_say_it_twice_a_grace_apart(spool):
     answers: list[bool | None] = [None]
-    policy = ReapPolicy(job_ended=lambda job: answers[-1], job_grace_s=30.0)
+    policy = ReapPolicy(job_word=lambda life: JobWord(ended=answers[-1], cause=LossCause.WALLTIME), job_grace_s=30.0)
     identity, watch = _identity(spool, boot_id="other", machine_id="far", job_id="77"), Watch(5, 0.0)
     assert judge(identity, watch, 100.0, policy).liveness is Liveness.UNKNOWN
     answers.append(False)
@@ -171,15 +171,22 @@ def test_the_scheduler_must_say_it_twice_a_grace_apart(spool):
     assert judge(identity, watch, 102.0, policy).liveness is Liveness.UNKNOWN
     assert judge(identity, watch, 131.0, policy).liveness is Liveness.UNKNOWN
     evidence = judge(identity, watch, 132.0, policy)
-    assert (evidence.liveness, evidence.cause) == (Liveness.DEAD, LossCause.NODE_GONE)
+    assert (evidence.liveness, evidence.cause) == (Liveness.DEAD, LossCause.WALLTIME)
     answers.append(False)
     judge(identity, watch, 133.0, policy)
     answers.append(True)
     assert judge(identity, watch, 134.0, policy).liveness is Liveness.UNKNOWN
 
 
+def test_another_pid_namespace_of_this_machine_is_judged_by_its_job(spool):
+    identity = replace(_identity(spool), pid_namespace="pid:[1]", job_id="77")
+    running = ReapPolicy(job_word=lambda life: JobWord(ended=False))
+    assert judge(identity, Watch(5, 0.0), 1e9, running).liveness is Liveness.ALIVE
+    assert judge(identity, Watch(5, 0.0), 1e9, ReapPolicy()).liveness is Liveness.UNKNOWN
+
+
 def test_a_heartbeat_that_moved_between_the_two_answers_is_life(spool):
-    policy = ReapPolicy(job_ended=lambda job: True, job_grace_s=30.0)
+    policy = ReapPolicy(job_word=lambda life: JobWord(ended=True), job_grace_s=30.0)
     identity = _identity(spool, boot_id="other", machine_id="far", job_id="77")
     watch = Watch(5, 0.0)
     judge(identity, watch, 100.0, policy)
