@@ -7,12 +7,13 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # The tests are sized for two cores; more does no harm.
 JOBS ?= 2
 PYTEST_ARGS ?=
+CLUSTER_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs soak model format lock clean venv system-packages bench-packages
+.PHONY: help demo test test-slow check bench docs soak cluster model format lock clean venv system-packages bench-packages
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: venv ## train, sample, score and report a toy video study; kill it and run it again at any point
 	$(PY) examples/video/run_demo.py
@@ -20,6 +21,9 @@ demo: venv ## train, sample, score and report a toy video study; kill it and run
 # The checks come first and the tests last, so that the last line printed is the count of tests.
 test: check system-packages ## all checks, then all tests
 	$(PY) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+test-slow: venv system-packages ## the cluster tests with the timers of a real site: up to an hour
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m "needs_slurm and not soak" --real-timers --timeout=1800 $(PYTEST_ARGS)
 
 check: venv ## lint, format, types, import floors, dependencies, changelog fragments, documentation
 	$(BIN)/ruff check .
@@ -38,6 +42,9 @@ docs: venv ## build the documentation into build/site
 
 soak: venv system-packages ## the long crash tests: up to an hour
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
+
+cluster: venv system-packages ## a real Slurm cluster to play with, until Ctrl-C
+	$(PY) -m tests.cluster.play $(CLUSTER_ARGS)
 
 model: venv system-packages ## check the protocol model with large bounds
 	$(PY) model/check.py --large

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.cluster import machine
 
 # Deadlines measure the machine, not the code; a slow shared core must not turn a property red.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -21,6 +24,14 @@ _FOREIGN_PREFIXES = ("FLEETCRAFT_", "SLURM_", "CUDA_VISIBLE_DEVICES")
 _PACKAGES = {"gcc": "gcc libc6-dev"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--real-timers",
+        action="store_true",
+        help="clusters of the tests wait as long as a real site does (requeue delay, silent nodes, purged jobs)",
+    )
+
+
 def pytest_configure() -> None:
     for name in [name for name in os.environ if name.startswith(_FOREIGN_PREFIXES)]:
         del os.environ[name]
@@ -32,6 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@functools.cache
+def _why_no_cluster() -> str | None:
+    return machine.why_not()
+
+
 def _what_is_missing(item: pytest.Item) -> list[str]:
     missing = [
         f"{name} is not on the PATH (apt-get install {_PACKAGES.get(name, name)})"
@@ -41,6 +57,8 @@ def _what_is_missing(item: pytest.Item) -> list[str]:
     ]
     if item.get_closest_marker("needs_root") and os.geteuid() != 0:
         missing.append("needs root")
+    if item.get_closest_marker("needs_slurm") and (reason := _why_no_cluster()) is not None:
+        missing.append(reason)
     if item.get_closest_marker("needs_gpu") and not os.path.exists("/dev/nvidiactl"):
         missing.append("there is no NVIDIA GPU here (/dev/nvidiactl)")
     return missing

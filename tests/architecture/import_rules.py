@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Rooms that must run from a bare Python on a cluster node.
-NODE_ROOMS = frozenset({"core", "store", "spool", "workers", "telemetry"})
+NODE_ROOMS = frozenset({"core", "store", "spool", "workers", "telemetry", "schedulers"})
+# Of the room that reaches hosts, the node side needs only what stays on this machine.
+NODE_MODULES = frozenset({f"fleetcraft.transports.{name}" for name in ("api", "local", "processes")})
+# Other batch systems come by way of a library, loaded only by who asks for one of them.
+_PSIJ_PLACE = "fleetcraft.schedulers.psij"
 # Where processes may be started. The worker has exactly one such file.
 PROCESS_PLACES = ("fleetcraft.transports", "fleetcraft.workers.child")
 # What would start a process without importing subprocess.
@@ -83,7 +87,11 @@ def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 def node_side_is_standard_library(source: Path) -> Iterator[str]:
     for found in imports(source):
-        if _room(found.module) not in NODE_ROOMS or found.top in sys.stdlib_module_names or found.top == "fleetcraft":
+        if _room(found.module) not in NODE_ROOMS and found.module not in NODE_MODULES:
+            continue
+        if found.top in sys.stdlib_module_names or found.top == "fleetcraft":
+            continue
+        if found.top == "psij" and found.module == _PSIJ_PLACE and not found.at_top:
             continue
         if found.target == "pynvml" and found.module == "fleetcraft.telemetry.nvml" and not found.at_top:
             continue
@@ -94,6 +102,15 @@ def vendor_library_has_one_place(source: Path) -> Iterator[str]:
     for found in imports(source):
         if found.top == "pynvml" and found.module != "fleetcraft.telemetry.nvml":
             yield found.breach("pynvml belongs to fleetcraft.telemetry.nvml")
+
+
+def psij_has_one_place(source: Path) -> Iterator[str]:
+    for found in imports(source):
+        if found.top == "psij" and found.module != _PSIJ_PLACE:
+            yield found.breach(f"psij belongs to {_PSIJ_PLACE}")
+        # Who loads that module at the top would make every start slower, on nodes too.
+        if found.target == _PSIJ_PLACE and found.at_top and _room(found.module) != "testing":
+            yield found.breach("the PSI/J adapter is loaded only where it was asked for")
 
 
 def processes_start_in_few_places(source: Path) -> Iterator[str]:
@@ -152,6 +169,7 @@ def imports_are_absolute(source: Path) -> Iterator[str]:
 RULES = (
     node_side_is_standard_library,
     vendor_library_has_one_place,
+    psij_has_one_place,
     processes_start_in_few_places,
     core_is_words,
     surfaces_use_two_doors,

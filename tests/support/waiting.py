@@ -12,7 +12,11 @@ _LOOK_EVERY_S = 0.02
 
 
 def wait_for(
-    fact: Callable[[], T | None], what: str, deadline_s: float = 30.0, seen: Callable[[], object] | None = None
+    fact: Callable[[], T | None],
+    what: str,
+    deadline_s: float = 30.0,
+    seen: Callable[[], object] | None = None,
+    every_s: float = _LOOK_EVERY_S,
 ) -> T:
     """The first true answer of `fact`. `seen` is asked for the message when the time is over."""
     until_s = time.monotonic() + deadline_s
@@ -23,4 +27,4 @@ def wait_for(
         if time.monotonic() > until_s:
             last = seen() if seen is not None else answer
             raise AssertionError(f"after {deadline_s:g} s still not: {what}; last seen: {last!r}")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(every_s)

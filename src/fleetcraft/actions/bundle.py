@@ -18,7 +18,10 @@ from fleetcraft.core.errors import UsageError
 from fleetcraft.store.files import Files, explain, publish_file
 
 # What a worker, a look at a spool and a request need. The floors above them bring libraries.
-ROOMS = ("core", "store", "spool", "telemetry", "workers", "readmodel", "actions", "cli")
+ROOMS = (
+    "core", "store", "transports", "config", "spool", "schedulers", "telemetry", "workers", "fleet",
+    "readmodel", "actions", "cli",
+)  # fmt: skip
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = """\
 import sys

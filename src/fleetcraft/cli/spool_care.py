@@ -15,6 +15,7 @@ from fleetcraft.core.quantities import format_duration
 from fleetcraft.spool.spool import Spool
 
 _AGAIN_S = 0.1
+_ASK_AGAIN_S = 5.0
 _LONG_S = 5.0
 
 
@@ -68,6 +69,7 @@ def _reap(arguments: argparse.Namespace, output: Output) -> int:
     from fleetcraft.spool.life import Life
     from fleetcraft.spool.reading import SpoolFold
     from fleetcraft.spool.reap import Reaper
+    from fleetcraft.workers.jobs import open_job_word
 
     spool = Spool.open(spool_root(arguments))
     spool.refresh()
@@ -76,13 +78,22 @@ def _reap(arguments: argparse.Namespace, output: Output) -> int:
     try:
         reader = SpoolFold(spool, durable=True)
         reader.refresh()
-        reaper = Reaper(life, reader, ReapPolicy(lease_s=arguments.lease))
+        job_word = open_job_word(spool.clock, in_background=False)
+        policy = ReapPolicy(lease_s=arguments.lease, job_word=job_word, job_ask_after_s=0.0)
+        reaper = Reaper(life, reader, policy)
         until_s = spool.clock.mono() + (arguments.lease or 0.0) + _AGAIN_S
+        asked = False
         while True:
             reports.update({report.life: report for report in reaper.step()})
             open_ = any(report.state != "dead" and report.evidence is not None for report in reports.values())
             # Children of a dead worker are being ended, or a silent one is watched until its lease is over.
-            if not reaper.busy and not (arguments.lease and open_ and spool.clock.mono() < until_s):
+            waiting = reaper.busy or (arguments.lease and open_ and spool.clock.mono() < until_s)
+            if job_word is not None and (reaper.awaits_word or not asked):
+                # What this pass wanted to know of jobs; when they ended, the scheduler must say so twice.
+                time.sleep(_ASK_AGAIN_S if asked else 0.0)
+                asked = job_word.ask() is not None
+                waiting = waiting or asked
+            if not waiting:
                 break
             time.sleep(_AGAIN_S)
     finally:

@@ -14,6 +14,7 @@ from fleetcraft.workers.options import (
     WATCHES,
     WorkerOptions,
     deadline_from_environment,
+    job_grace_from_environment,
     parse_deadline_utc,
     parse_idle_exit_s,
 )
@@ -77,6 +78,7 @@ def options_from(arguments: argparse.Namespace, environment: dict[str, str], now
         watch=arguments.watch,
         lease_s=arguments.lease,
         job_id=arguments.job_id or environment.get("SLURM_JOB_ID"),
+        job_grace_s=job_grace_from_environment(environment),
         pass_env=tuple(arguments.pass_env),
         quiet=arguments.quiet,
     )

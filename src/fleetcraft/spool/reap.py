@@ -109,6 +109,13 @@ class Reaper:
         """True while a dead life waits for the end of its children, or for listings to be fresh."""
         return bool(self.dying or self.proved_s)
 
+    @property
+    def awaits_word(self) -> bool:
+        """True while the scheduler said once that a silent life's job ended, and must say it again."""
+        return any(
+            watch.job_ended_since_s is not None and name not in self.done for name, watch in self.watches.items()
+        )
+
     def _look(self, name: str) -> Report | None:
         files, folder = self.life.files, self.life.spool.layout.life(name)
         state = find_state(files, folder)

@@ -7,13 +7,14 @@ asked about only while somebody wants to know, and all of them in one question.
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.states import JobState, LossCause
-from fleetcraft.schedulers.api import JobRef, JobView, Observation
+from fleetcraft.schedulers.api import JobRef, JobView, Observation, Scheduler
 from fleetcraft.spool.evidence import JobWord
 from fleetcraft.spool.host import Identity
 
@@ -32,6 +33,27 @@ _CAUSES = {
     "NODE_FAIL": LossCause.NODE_GONE,
     "BOOT_FAIL": LossCause.NODE_GONE,
 }
+
+
+def open_job_word(clock: Clock, *, every_s: float = ASK_EVERY_S, in_background: bool = True) -> JobWatcher | None:
+    """The word of the scheduler whose commands this host has; None where it has none."""
+    if shutil.which("squeue") is None:
+        return None
+    return JobWatcher(_Slurm(), clock, every_s=every_s, in_background=in_background)
+
+
+class _Slurm:
+    """Slurm, opened by the first question: most workers never ask one."""
+
+    def __init__(self) -> None:
+        self._scheduler: Scheduler | None = None
+
+    def __call__(self, refs: Sequence[JobRef]) -> Observation:
+        if self._scheduler is None:
+            from fleetcraft.schedulers.open import open_scheduler
+
+            self._scheduler = open_scheduler("slurm")
+        return self._scheduler.observe(refs)
 
 
 def weigh(view: JobView, identity: Identity) -> JobWord:
@@ -61,6 +83,7 @@ class JobWatcher:
     observe: Callable[[Sequence[JobRef]], Observation]
     clock: Clock
     every_s: float = ASK_EVERY_S
+    in_background: bool = True  # False: only `ask` asks
     _wanted: dict[str, float] = field(default_factory=dict)  # job id: when somebody last asked
     _views: dict[str, JobView] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,7 +99,9 @@ class JobWatcher:
             is_new = identity.job_id not in self._wanted
             self._wanted[identity.job_id] = self.clock.mono()
             view = self._views.get(identity.job_id)
-        if self._thread is None:
+        if not self.in_background:
+            pass
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
             self._thread.start()
         elif is_new:

@@ -104,7 +104,8 @@ class Lookout:
             self.ctx.keep_shortcut()
         if self.reaper.busy:
             self.reap_timer.next_s = min(self.reap_timer.next_s, self.ctx.clock.mono() + 0.05)
-        return self.reaper.busy or any(report.state in ("reaping", "fenced") for report in reports)
+        unfinished = any(report.state in ("reaping", "fenced") for report in reports)
+        return self.reaper.busy or self.reaper.awaits_word or unfinished
 
     def not_quiet(self) -> None:
         """Something runs or is in hand: begin anew to count the looks that find nothing."""

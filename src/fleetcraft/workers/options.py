@@ -11,6 +11,7 @@ from fleetcraft.core.quantities import parse_duration_s
 
 DEFAULT_IDLE_EXIT_S = 600.0
 DEFAULT_DRAIN_BEFORE_S = 120.0
+DEFAULT_JOB_GRACE_S = 30.0
 NEVER = "never"
 WATCHES = ("auto", "poll")
 # A number this large is a time since the epoch, not a duration: it stands for more than thirty years.
@@ -33,6 +34,9 @@ class WorkerOptions:
     watch: str = "auto"
     lease_s: float | None = None  # None: silence alone never proves a death
     job_id: str | None = None
+    # How long the heartbeat of another job's worker stands still before the scheduler is asked, and how long its word
+    # that the job ended must hold before the worker's tasks are taken over.
+    job_grace_s: float = DEFAULT_JOB_GRACE_S
     pass_env: tuple[str, ...] = ()
     heartbeat_s: float = 5.0
     kill_grace_s: float = 10.0
@@ -61,6 +65,8 @@ class WorkerOptions:
         # The three periods are one policy: a lease shorter than two beats would take living workers for dead.
         if not self.heartbeat_s > 0 or not self.kill_grace_s >= 0 or not self.drain_before_s >= 0:
             raise UsageError("The heartbeat period must be above zero, and the graces zero or more.")
+        if not (math.isfinite(self.job_grace_s) and self.job_grace_s > 0):
+            raise UsageError(f"The job grace {self.job_grace_s!r} is not a time above zero.")
         if self.lease_s is not None and self.lease_s < 2 * self.heartbeat_s:
             raise UsageError(
                 f"--lease {self.lease_s:g}s is shorter than two heartbeats ({2 * self.heartbeat_s:g}s).",
@@ -103,3 +109,9 @@ def deadline_from_environment(environment: dict[str, str], now_utc: float) -> fl
         if text:
             return parse_deadline_utc(text, now_utc, name)
     return None
+
+
+def job_grace_from_environment(environment: dict[str, str]) -> float:
+    """The grace that the surroundings set, for sites whose scheduler answers faster or slower than most."""
+    text = environment.get("FLEETCRAFT_JOB_GRACE", "").strip()
+    return parse_duration_s(text, "FLEETCRAFT_JOB_GRACE") if text else DEFAULT_JOB_GRACE_S

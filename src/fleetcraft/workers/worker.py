@@ -34,6 +34,7 @@ from fleetcraft.workers.devices import DeviceWatch, ForeignMemory, open_sensor
 from fleetcraft.workers.ears import Ears
 from fleetcraft.workers.farewell import Farewell
 from fleetcraft.workers.health import check_health
+from fleetcraft.workers.jobs import open_job_word
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.lookout import Lookout
 from fleetcraft.workers.options import WorkerOptions
@@ -126,7 +127,12 @@ class Worker:
         )  # fmt: skip
         self.claimer = Claimer(self.ctx, Upstream(self.spool), self.calls.idle_lanes)
         self.starter = Starter(self.ctx, self.runner, self.calls)
-        reaper = Reaper(self.life, self.ctx.reader, ReapPolicy(lease_s=options.lease_s))
+        self.job_word = open_job_word(clock, every_s=2 * options.job_grace_s)
+        policy = ReapPolicy(
+            lease_s=options.lease_s, job_word=self.job_word,
+            job_ask_after_s=options.job_grace_s, job_grace_s=options.job_grace_s,
+        )  # fmt: skip
+        reaper = Reaper(self.life, self.ctx.reader, policy)
         self.lookout = Lookout(self.ctx, self.claimer, self.calls, reaper)
         self.suspicion = Suspicion(self.ctx, self.claimer, BlackHole(self.spool, life))
         self.farewell = Farewell(
@@ -414,6 +420,8 @@ class Worker:
         self.exit_code = self.farewell.say_goodbye(self.exit_code)
         ended = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "nothing run"
         self.ctx.say(f"ended ({self.reason or 'done'}): {ended}")
+        if self.job_word is not None:
+            self.job_word.close()
         self.watch.close()
         self.logs.close()
         self.ears.close()

@@ -1,0 +1,148 @@
+"""`fleet submit`: make a fleet, or give it the jobs of its shape; with --dry-run, only show what that would be."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fleetcraft.cli.command import Command, Example
+from fleetcraft.cli.fleet_door import decision_lines, hours, open_spool, when, whole_program
+from fleetcraft.cli.fleet_options import (
+    add_fleet_arguments,
+    add_place_arguments,
+    add_shape_arguments,
+    add_worker_arguments,
+    read_options,
+)
+from fleetcraft.cli.output import Output, count, printable
+from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED
+from fleetcraft.core.quantities import format_duration
+
+if TYPE_CHECKING:
+    from fleetcraft.fleet.spec import FleetSpec
+    from fleetcraft.fleet.submit import DryRun, Submitted
+
+DEFAULT_FLEET = "main"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "fleet", metavar="FLEET", nargs="?", default=DEFAULT_FLEET, help="its name in this spool (default: main)"
+    )
+    add_place_arguments(parser)
+    add_shape_arguments(parser)
+    add_fleet_arguments(parser)
+    add_worker_arguments(parser)
+    group = parser.add_argument_group("what to do")
+    group.add_argument(
+        "--dry-run", action="store_true",
+        help="submit nothing; show the script, the options, the cost, the start and what each guard decides",
+    )  # fmt: skip
+    group.add_argument("--why", metavar="TEXT", default="asked for", help="kept with the submission")
+
+
+def _run(arguments: argparse.Namespace, output: Output) -> int:
+    with whole_program():
+        from fleetcraft.actions import fleet_supply
+    spool = open_spool(arguments)
+    options = read_options(arguments)
+    if arguments.dry_run:
+        dry = fleet_supply.submit_preview(spool, arguments.fleet, options)
+        return show_dry_run(arguments.fleet, dry, output, SUBMIT.schema)
+    launched = fleet_supply.submit_fleet(spool, arguments.fleet, options, why=arguments.why)
+    if output.json:
+        output.document(SUBMIT.schema, {"fleet": arguments.fleet, "dry_run": False, **launched.as_json()})
+    else:
+        for one in launched.submitted:
+            tell_submitted(arguments.fleet, one, output)
+        output.lines(f"{arguments.fleet}: {printable(text)}" for text in launched.skipped)
+        if all(one.ref is not None for one in launched.submitted):
+            output.line(f"see: fleetcraft fleet status {arguments.fleet}")
+    return max((fleet_supply.exit_of(one) for one in launched.submitted), default=EXIT_DONE)
+
+
+def tell_submitted(fleet: str, one: Submitted, output: Output) -> None:
+    """What became of one submission, and after a refusal what each guard said."""
+    output.line(f"{fleet}: {printable(one.words)}; {cost_words(one.draft.wish.spec, one.draft.request.nodes)}")
+    if not one.draft.ruling.allowed:
+        output.lines(decision_lines(one.draft.ruling.as_json(), output))
+
+
+def cost_words(spec: FleetSpec, nodes: int) -> str:
+    """What a job costs when it runs to its time limit."""
+    words = f"{count(nodes, 'node')} for {format_duration(spec.time_limit_s)}"
+    if spec.gpus_per_node:
+        words += f", at most {hours(spec.gpu_hours(nodes))} GPU-hours"
+    else:
+        words += f", at most {hours(spec.node_hours(nodes))} node-hours"
+    units = spec.units(nodes)
+    return words if units is None else f"{words}, {hours(units)} {spec.site.balance.unit}"
+
+
+def show_dry_run(fleet: str, dry: DryRun, output: Output, schema: str) -> int:
+    """Everything that would happen; ends with 4 where a guard would refuse."""
+    allowed = dry.draft.ruling.allowed
+    if output.json:
+        site = dry.draft.wish.spec.site
+        body = {"fleet": fleet, "dry_run": True, "profile": site.profile, "source": site.source}
+        output.document(schema, {**body, **dry.as_json()})
+    else:
+        output.lines(_tell(dry, output))
+    return EXIT_DONE if allowed else EXIT_REFUSED
+
+
+def _tell(dry: DryRun, output: Output) -> Iterator[str]:
+    spec, request = dry.draft.wish.spec, dry.draft.request
+    site = spec.site
+    yield output.paint("script", "bold")
+    yield from (f"  {printable(line)}" for line in request.script.rstrip("\n").split("\n"))
+    yield output.paint("options", "bold")
+    argv = dry.argv
+    yield f"  {printable(shlex.join(argv))}" if argv else "  this scheduler takes no command line"
+    yield output.paint("cost", "bold")
+    yield f"  {cost_words(spec, request.nodes)} (profile {site.profile}, partition {site.partition.name})"
+    if spec.lanes:
+        yield f"  and the same for each of {count(spec.lanes, 'lane')}, and again for every successor"
+    yield output.paint("start", "bold")
+    estimate = dry.estimate
+    said = f": {printable(estimate.text)}" if estimate.text else ""
+    if estimate.possible is None:
+        yield f"  the scheduler gave no estimate{said}"
+    elif not estimate.possible:
+        yield f"  the scheduler would refuse it{said}"
+    else:
+        where = f" on {', '.join(estimate.nodes)}" if estimate.nodes else ""
+        start = f"by {when(estimate.start_utc)}" if estimate.start_utc is not None else "at a time that it does not say"
+        yield f"  the scheduler would start it {start}{where}"
+    yield output.paint("guards", "bold")
+    yield from decision_lines(dry.draft.ruling.as_json(), output)
+    verdict = "nothing was submitted; every guard would allow it"
+    yield verdict if dry.draft.ruling.allowed else "nothing was submitted, and it would be refused"
+
+
+SUBMIT = Command(
+    path=("fleet", "submit"),
+    summary="make a fleet of nodes that works on this spool, or show what it would be",
+    description="Submit a job whose nodes each run a worker of this spool. The job ends by itself when no task is\n"
+    "left and its workers were idle for a while. Every guard is asked first, and a refusal is final for this call.\n"
+    "A submission whose answer was lost is looked up, never sent twice.",
+    arguments=_arguments,
+    run=_run,
+    examples=(
+        Example(
+            line="fleetcraft fleet submit --profile local --time 1h --dry-run",
+            what="Show the script, the cost, the start and the guards; submit nothing.",
+        ),
+        Example(
+            line="fleetcraft fleet submit study1 --profile mysite --nodes 4 --time 12h --gpu-hours 400",
+            what="Four nodes for twelve hours, and never more than 400 GPU-hours for the whole fleet.",
+        ),
+        Example(
+            line="fleetcraft fleet submit study1 --profile mysite --nodes 8 --lanes 2 --idle-exit 10m",
+            what="Two sequences of 8-node jobs; `fleet renew` queues the successors.",
+        ),
+    ),
+    exits={4: "a guard or the scheduler refused it; the reasons are shown"},
+)

@@ -1,0 +1,78 @@
+"""`why fleet` and `why job`: the last decisions about a fleet, and everything that was decided about one job."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from fleetcraft.cli.command import Command, Example
+from fleetcraft.cli.fleet_door import fleet_argument, open_spool, whole_program
+from fleetcraft.cli.output import Output, printable
+from fleetcraft.core.errors import EXIT_DONE, UsageError
+
+if TYPE_CHECKING:
+    from fleetcraft.readmodel.fleet_why import FleetExplanation
+
+
+def _show(found: FleetExplanation, output: Output, schema: str) -> int:
+    if output.json:
+        output.document(schema, found.as_json())
+    else:
+        first, *rest = found.sentences
+        output.line(output.paint(printable(first), "bold"))
+        output.lines(f"  {printable(sentence)}" for sentence in rest)
+    return EXIT_DONE
+
+
+def _fleet(arguments: argparse.Namespace, output: Output) -> int:
+    with whole_program():
+        from fleetcraft.actions.fleet_open import open_existing
+        from fleetcraft.readmodel.fleet_why import explain_fleet
+    fleet = open_existing(open_spool(arguments), arguments.fleet)
+    return _show(explain_fleet(fleet, fleet.state()), output, FLEET.schema)
+
+
+def _job_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="ID", help="the scheduler's id, or the job's token")
+
+
+def _job(arguments: argparse.Namespace, output: Output) -> int:
+    with whole_program():
+        from fleetcraft.actions.fleet_look import read_states
+        from fleetcraft.actions.fleet_open import open_existing
+        from fleetcraft.readmodel.fleet_why import explain_job, find_job
+    spool = open_spool(arguments)
+    found = find_job(read_states(spool), arguments.job)
+    if found is None:
+        raise UsageError(
+            f"No fleet of this spool has a job {arguments.job!r}.", hint="See `fleetcraft fleet status --all`."
+        )
+    name, job = found
+    fleet = open_existing(spool, name)
+    fleet.state()
+    return _show(explain_job(fleet, job), output, JOB.schema)
+
+
+FLEET = Command(
+    path=("why", "fleet"),
+    summary="why a fleet has the jobs that it has: the last decisions about it",
+    description="Tell the last decisions about a fleet, newest first: what was asked for and why, what each\n"
+    "guard said, what was refused, cancelled or drained. Nobody is asked; the records tell.",
+    arguments=fleet_argument,
+    run=_fleet,
+    examples=(
+        Example(line="fleetcraft why fleet study1", what="Why it grew, or why it did not."),
+        Example(line="fleetcraft why fleet study1 --json", what="The same with the evidence as data."),
+    ),
+)
+JOB = Command(
+    path=("why", "job"),
+    summary="why a job of a fleet was submitted, and what became of it",
+    description="Tell everything that was decided and seen about one job, oldest first.",
+    arguments=_job_arguments,
+    run=_job,
+    examples=(
+        Example(line="fleetcraft why job 4711", what="By the scheduler's id."),
+        Example(line="fleetcraft why job fcabc2defgh3 --json", what="By its token, with the records as data."),
+    ),
+)

@@ -1,0 +1,275 @@
+"""One spec and one token become one request to the scheduler, with a complete script in it. Pure: nothing is read.
+
+The script goes from its own records outward: it says that it started, sets up the environment, computes the deadline,
+starts one worker on each node, passes one signal on to them, and says how it ended, whatever ended it.
+Nothing of a person's text stands in a directive, and every value is quoted as one word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fleetcraft.core.errors import UsageError
+from fleetcraft.fleet.names import FleetFolder, JobFolder, is_token
+from fleetcraft.fleet.quoting import comment, quote
+from fleetcraft.fleet.spec import FleetSpec
+from fleetcraft.schedulers.api import JobRef, JobRequest
+
+# Words that the script fills in when it runs; each becomes a quoted variable, never pasted text.
+JOB_ID, DEADLINE = "@fleetcraft-job-id@", "@fleetcraft-deadline@"
+_VARIABLES = {JOB_ID: '"$job_id"', DEADLINE: '"$deadline"'}
+
+Launch = Callable[[Sequence[str]], Sequence[str]]  # the argv that starts words on every node of this job
+
+
+def worker_words(spec: FleetSpec, spool: str) -> list[str]:
+    """The command of one worker, in its container where there is one."""
+    choices = spec.worker
+    words = [
+        *spec.program, "worker", "run", "--spool", spool,
+        "--idle-exit", "never" if spec.idle_exit_s is None else f"{spec.idle_exit_s:g}s",
+        "--deadline", DEADLINE, "--drain-before", f"{spec.drain_before_s():g}s",
+        "--gpus", choices.gpus, "--job-id", JOB_ID,
+    ]  # fmt: skip
+    if choices.cpus is not None:
+        words += ["--cpus", str(choices.cpus)]
+    if choices.lease_s is not None:
+        words += ["--lease", f"{choices.lease_s:g}s"]
+    for name in choices.pass_env:
+        words += ["--pass-env", name]
+    return contained(spec, words, spool)
+
+
+def contained(spec: FleetSpec, words: Sequence[str], spool: str) -> list[str]:
+    """The same command inside the container of the site, with the spool visible there."""
+    container = spec.site.container
+    if container is None:
+        return list(words)
+    if not container.image:
+        raise UsageError(
+            f"The profile {spec.site.profile} has a container without an image.", hint="Set container.image."
+        )
+    binds = [word for bind in (spool, *container.binds) for word in ("--bind", bind)]
+    for bind in (spool, *container.binds):
+        if "," in bind:
+            raise UsageError(f"{bind!r} holds a comma; a container cannot bind it.")
+    if ":" in spool:
+        raise UsageError(f"The spool {spool!r} holds a colon; a container cannot bind it.")
+    nvidia = ["--nv"] if spec.gpus_per_node else []
+    return [container.runtime, "exec", *nvidia, *binds, *container.options, container.image, *words]
+
+
+def render_work(
+    spec: FleetSpec, folder: FleetFolder, token: str, launch: Launch, *, title: str = "one worker on every node"
+) -> str:
+    """The script of a job that serves the spool."""
+    words = on_node(worker_words(spec, folder.spool), folder.job(token))
+    return assemble(spec, folder, token, _worker_step(launch(words)), title=title)
+
+
+def assemble(spec: FleetSpec, folder: FleetFolder, token: str, body: str, *, title: str) -> str:
+    """Everything around `body`, which ends with the exit code of the job in `code`."""
+    if not is_token(token):
+        raise UsageError(f"{token!r} is no token of a job.")
+    job = folder.job(token)
+    return "\n".join(
+        (
+            "#!/bin/bash",
+            f"# Fleetcraft: fleet {folder.name}, job {token}: {comment(title)}.",
+            "# Made for this one job. Options stand in the submission, not here.",
+            _preamble(spec, job, token),
+            _records(),
+            _setup(spec),
+            _deadline(spec),
+            _TRAPS,
+            body,
+            'exit "$code"',
+            "",
+        )
+    )
+
+
+def _preamble(spec: FleetSpec, job: JobFolder, token: str) -> str:
+    return "\n".join(
+        (
+            "set -u",
+            f"umask {spec.umask}",
+            f"token={token}",
+            f"job_dir={quote(job.root)}",
+            'job_id="${SLURM_JOB_ID:-${FLEETCRAFT_JOB_ID:-$token}}"',
+            "started=$(date +%s)",
+            "step_pid=",
+            "heard=",
+            "code=1",
+            "# The scheduler's own pattern letters in a path of ours would send what is said elsewhere.",
+            'mkdir -p -- "$job_dir" && exec >>"$job_dir/output.log" 2>&1',
+            "# A step must see what is set here, whatever the submission said about the environment.",
+            "unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV",
+        )
+    )
+
+
+def _records() -> str:
+    """The functions that write start.json and exit.json: whole or not at all, by a rename."""
+    return r"""
+plain() { printf '%s' "${1//[^][A-Za-z0-9_.,:;+@%-]/}"; }
+put() { printf '%s\n' "$2" >"$job_dir/.$1.$$" && mv -f -- "$job_dir/.$1.$$" "$job_dir/$1"; }
+finish() {
+  code=$?
+  trap - EXIT
+  put exit.json "{\"token\":\"$token\",\"job_id\":\"$(plain "$job_id")\",\"code\":$code,\"signal\":\"$heard\",\
+\"started_utc\":$started,\"at_utc\":$(date +%s),\"restart\":\"$(plain "${SLURM_RESTART_COUNT:-0}")\"}"
+  exit "$code"
+}
+if [ -e "$job_dir/withdrawn" ]; then
+  echo "This job was given up for lost before it began; it runs nothing." >&2
+  exit 0
+fi
+trap finish EXIT
+rm -f -- "$job_dir/stop"
+put start.json "{\"token\":\"$token\",\"job_id\":\"$(plain "$job_id")\",\"host\":\"$(plain "${HOSTNAME:-}")\",\
+\"nodes\":\"$(plain "${SLURM_JOB_NODELIST:-}")\",\"at_utc\":$started,\
+\"restart\":\"$(plain "${SLURM_RESTART_COUNT:-0}")\"}"
+""".strip("\n")
+
+
+def _setup(spec: FleetSpec) -> str:
+    site = spec.site.setup
+    lines = ["# The site's own lines; modules are often written without regard to unset variables.", "set +u"]
+    lines += [
+        f"module load {quote(module)} || {{ echo {quote(f'module load {comment(module)} failed')} >&2; exit 78; }}"
+        for module in site.modules
+    ]
+    lines += [_site_line(line) for line in site.lines]
+    lines += [f"unset {name}" for name in site.unset]
+    lines += _exports({**site.env, **spec.env})
+    lines.append("set -u")
+    if spec.cwd is not None:
+        lines.append(f"cd -- {quote(spec.cwd)} || exit 78")
+    else:
+        lines.append('cd -- "$job_dir" || exit 78')
+    return "\n".join(lines)
+
+
+def _exports(env: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={quote(value)}" for name, value in sorted(env.items())]
+
+
+def _site_line(line: str) -> str:
+    """A shell line of the profile: it is code, so it is taken as it is, but it stays one line."""
+    if any(not character.isprintable() and character != "\t" for character in line):
+        raise UsageError(f"The setup line {line!r} holds a line end or a control character.")
+    return line
+
+
+def _deadline(spec: FleetSpec) -> str:
+    return "\n".join(
+        (
+            "# The scheduler's word for the end where it gives one, else the time limit from now.",
+            "end=${SLURM_JOB_END_TIME:-}",
+            "case $end in",
+            f"'' | *[!0-9]*) end=$((started + {int(spec.time_limit_s)})) ;;",
+            "esac",
+            f"deadline=$((end - {round(spec.margin_s())}))",
+            'export FLEETCRAFT_DEADLINE="$deadline" FLEETCRAFT_TOKEN="$token"',
+        )
+    )
+
+
+# A signal is passed on through a file. Sent to the step, it would reach the tasks too on some sites, and end them: the
+# scheduler signals whole process trees there. The workers see the file within some seconds, and drain.
+_TRAPS = r"""
+on_signal() {
+  [ -n "$heard" ] || { heard=$1; : >"$job_dir/stop"; }
+  woken=1
+}
+trap 'on_signal TERM' TERM
+trap 'on_signal USR1' USR1
+trap 'on_signal USR2' USR2
+trap 'on_signal INT' INT
+run_step() {
+  # A signal that came during the setup: there is nothing to drain yet.
+  [ -z "$heard" ] || return 0
+  "$@" &
+  step_pid=$!
+  while :; do
+    woken=
+    wait "$step_pid"
+    code=$?
+    [ -n "$woken" ] || break
+  done
+  return "$code"
+}
+""".strip("\n")
+
+# On each node: start the worker, and tell it once, alone, when the file appears or a signal comes. To a worker a third
+# signal means to end now, so it is told once.
+_NODE = r"""
+stop=$1; shift
+"$@" &
+worker=$!
+told=
+tell() { [ -n "$told" ] || { told=1; kill -s USR1 "$worker" 2>/dev/null; }; }
+trap tell TERM INT USR1 USR2
+while kill -0 "$worker" 2>/dev/null; do
+  [ ! -e "$stop" ] || tell
+  sleep 1 &
+  wait -n "$worker" "$!"
+done
+wait "$worker"
+""".strip("\n")
+
+
+def on_node(words: Sequence[str], job: JobFolder) -> list[str]:
+    """The same command, watched on its node for the word to stop."""
+    return ["/bin/bash", "-c", _NODE, "node", job.stop, *words]
+
+
+def _worker_step(words: Sequence[str]) -> str:
+    return f"run_step {script_line(words)}\ncode=$?"
+
+
+def script_line(words: Sequence[str]) -> str:
+    """A command of the script, with the words that it fills in. Raises UsageError where a launcher hid one of them."""
+    for word in words:
+        for mark in _VARIABLES:
+            if mark in word and word != mark:
+                raise UsageError(f"The launcher turned {mark} into {word!r}; it must stay a word of its own.")
+    return " ".join(_VARIABLES.get(word) or quote(word) for word in words)
+
+
+def request_for(
+    spec: FleetSpec, folder: FleetFolder, token: str, script: str, *,
+    begin_utc: float | None = None, after: Sequence[JobRef] = (), exclude: Sequence[str] = (),
+) -> JobRequest:  # fmt: skip
+    """The request to the scheduler."""
+    site, rules = spec.site, spec.site.scheduler
+    job = folder.job(token)
+    return JobRequest(
+        token=token,
+        name=spec.name,
+        script=script,
+        nodes=spec.nodes,
+        tasks_per_node=1,
+        cpus_per_node=spec.cpus_per_node,
+        gpus_per_node=0 if rules.gpus == "node" else spec.gpus_per_node,
+        gpu_type=None if rules.gpus == "node" else site.partition.gpu_type,
+        memory_bytes=None if rules.memory == "site" else spec.memory_bytes,
+        exclusive=rules.exclusive,
+        time_limit_s=spec.time_limit_s,
+        partition=site.partition.scheduler_name,
+        account=site.account,
+        qos=site.qos,
+        reservation=site.reservation,
+        constraint=site.constraint,
+        nodelist=spec.nodelist,
+        exclude=tuple(sorted({*spec.exclude, *exclude})),
+        begin_utc=begin_utc,
+        after_any=tuple(after),
+        signal="USR1" if spec.signal_before_s > 0 else None,
+        signal_before_s=min(spec.signal_before_s, max(1.0, spec.time_limit_s / 4)),
+        requeue=rules.requeue,
+        output="/dev/null" if "%" in job.output or "\\" in job.output else job.output,
+        cwd=job.root if spec.cwd is None else spec.cwd,
+        extra=(*rules.options, *spec.options),
+    )

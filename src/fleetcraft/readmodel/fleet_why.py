@@ -1,0 +1,157 @@
+"""Why a fleet, or one of its jobs, is as it is: the last decisions with their evidence, from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from fleetcraft.core.quantities import format_duration
+from fleetcraft.fleet import records as kinds
+from fleetcraft.fleet.handle import Fleet
+from fleetcraft.fleet.records import Record
+from fleetcraft.fleet.state import FleetState, Job, Phase
+
+_DECISIONS = (kinds.INTENT, kinds.REJECTED, kinds.UNRESOLVED, kinds.CANCEL, kinds.DRAIN, kinds.RESUME, kinds.NOTE)
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetExplanation:
+    """Sentences for a person, and the records that they come from."""
+
+    name: str
+    job: str | None
+    sentences: tuple[str, ...]
+    evidence: tuple[Mapping[str, Any], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON document, without its schema."""
+        return {
+            "name": self.name,
+            "job": self.job,
+            "sentences": list(self.sentences),
+            "evidence": [dict(one) for one in self.evidence],
+        }
+
+
+def explain_fleet(fleet: Fleet, state: FleetState, *, most: int = _SHOWN) -> FleetExplanation:
+    """The last decisions about a fleet, newest first."""
+    records = [record for record in fleet.log.records if record.kind in _DECISIONS]
+    shown = list(reversed(records[-most:]))
+    sentences = [_head(fleet, state)]
+    for record in shown:
+        sentences += _tell(record)
+    if len(records) > len(shown):
+        sentences.append(f"{len(records) - len(shown)} earlier decisions are not shown.")
+    sentences += state.problems
+    return FleetExplanation(name=fleet.name, job=None, sentences=tuple(sentences), evidence=tuple(_evidence(shown)))
+
+
+def explain_job(fleet: Fleet, job: Job) -> FleetExplanation:
+    """Everything that was decided and seen about one job, oldest first."""
+    records = [record for record in fleet.log.records if _is_about(record, job.token)]
+    sentences = [_job_head(job)]
+    for record in records:
+        sentences += _tell(record)
+    return FleetExplanation(
+        name=fleet.name,
+        job=str(job.ref) if job.ref is not None else job.token,
+        sentences=tuple(sentences),
+        evidence=tuple(_evidence(records)),
+    )
+
+
+def find_job(states: Mapping[str, FleetState], words: str) -> tuple[str, Job] | None:
+    """The fleet and the job of a scheduler's id or of a token (its begin is enough); ids may be used again."""
+    for name, state in states.items():
+        job = state.by_ref(words)
+        if job is not None:
+            return name, job
+    found = [
+        (name, job) for name, state in states.items() for job in state.jobs.values() if job.token.startswith(words)
+    ]
+    return found[0] if len(found) == 1 and len(words) > len("fc") else None
+
+
+def _is_about(record: Record, token: str) -> bool:
+    body = record.body
+    return body.get("token") == token or token in (body.get("tokens") or ())
+
+
+def _head(fleet: Fleet, state: FleetState) -> str:
+    live = state.live()
+    spec = state.spec() or state.specs.get(max(state.specs, default=0))
+    shape = (
+        f"{spec.nodes} nodes of {spec.site.partition.name} ({spec.site.profile})" if spec is not None else "no shape"
+    )
+    return f"Fleet {fleet.name} has {len(live)} live jobs; it was asked to be {shape}."
+
+
+def _job_head(job: Job) -> str:
+    known = "was rejected" if job.phase is Phase.REJECTED else "has no known answer yet"
+    if job.phase is Phase.SUBMITTED:
+        known = f"is {job.state.value}" if job.state is not None else "was submitted and not seen yet"
+    cause = job.cause or job.reason
+    return f"Job {job.ref or job.token} {known}{f': {cause}' if cause else ''}."
+
+
+def _tell(record: Record) -> Iterator[str]:
+    body, at = record.body, _when(record)
+    token = str(body.get("token", ""))
+    match record.kind:
+        case kinds.INTENT:
+            nodes = body.get("nodes")
+            wants = f"{nodes} {'node' if nodes == 1 else 'nodes'} for {_time(body.get('time_limit_s'))}"
+            yield f"{at}: {token} was asked for ({wants}): {body.get('why', '')}."
+            yield from _decisions(body.get("decisions"))
+        case kinds.SUBMITTED:
+            ref = body.get("ref")
+            job = ref.get("id", "?") if isinstance(ref, Mapping) else "?"
+            yield f"{at}: {token} is job {job} ({body.get('outcome', '')})."
+        case kinds.REJECTED:
+            yield f"{at}: {token} was not submitted ({body.get('code', '')}): {body.get('text', '')}."
+        case kinds.UNRESOLVED:
+            yield f"{at}: the answer about {token} was lost: {body.get('text', '')}."
+        case kinds.SEEN:
+            cause = body.get("cause") or body.get("reason") or ""
+            yield f"{at}: {token} is {body.get('state')} ({body.get('raw_state')}){f': {cause}' if cause else ''}."
+        case kinds.CANCEL:
+            tokens = ", ".join(map(str, body.get("tokens", ())))
+            yield f"{at}: the end of {tokens} was asked for: {body.get('why', '')}."
+        case kinds.DRAIN:
+            yield f"{at}: the fleet was drained: {body.get('why', '')}."
+        case kinds.RESUME:
+            yield f"{at}: the drain was taken back: {body.get('why', '')}."
+        case kinds.NOTE if body.get("what") == "refused":
+            yield f"{at}: nothing was submitted: {body.get('reason', '')}."
+            yield from _decisions(body.get("decisions"), only_refused=True)
+        case kinds.NOTE:
+            yield f"{at}: {body.get('what', 'note')}: {body.get('reason', '')}."
+        case kinds.IDLE:
+            tail_s = body.get("since_last_task_s")
+            said = body.get("reason") or f"its nodes were idle for {_time(tail_s)} at its end"
+            yield f"{at}: {said}."
+        case _:
+            yield f"{at}: {record.kind} {token}".rstrip() + "."
+
+
+def _decisions(decisions: Any, *, only_refused: bool = False) -> Iterator[str]:
+    for one in decisions if isinstance(decisions, Sequence) else ():
+        if isinstance(one, Mapping) and not (only_refused and one.get("allowed")):
+            word = "allowed" if one.get("allowed") else "refused"
+            yield f"  {one.get('guard', '?')} {word}: {one.get('reason', '')}"
+
+
+def _evidence(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
+    for record in records:
+        yield {"number": record.number, **record.body}
+
+
+def _when(record: Record) -> str:
+    return datetime.fromtimestamp(record.at_utc, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _time(seconds: Any) -> str:
+    return format_duration(seconds) if isinstance(seconds, (int, float)) else "an unknown time"

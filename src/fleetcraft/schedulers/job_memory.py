@@ -1,0 +1,235 @@
+"""What the Slurm adapter knows of each job between two looks, and how a new look changes it.
+
+The last view stays until a better one comes: a failed question never replaces it, and a job that is in no answer is
+missing before it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fleetcraft.core.clock import Clock
+from fleetcraft.schedulers.api import JobRef, JobView
+from fleetcraft.schedulers.slurm_accounting import AccountAnswer, AccountJob
+from fleetcraft.schedulers.slurm_args import carries, token_in
+from fleetcraft.schedulers.slurm_commands import base_ids
+from fleetcraft.schedulers.slurm_rows import QueueRow
+from fleetcraft.schedulers.slurm_verdict import Evidence, ExitRecord, Policy, reconcile, view
+
+# A queue that calls a job ended is asked about its exit code in accounting so often; that one may lag for ever.
+_EXIT_CODE_LOOKS = 3
+_MAY_RETURN = frozenset({"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"})
+
+
+@dataclass(slots=True)
+class _Known:
+    """One job's last view and what is counted about it."""
+
+    first_seen_s: float
+    view: JobView | None = None
+    token: str = ""
+    submit_utc: float | None = None
+    missing_since_s: float | None = None
+    polls_missing: int = 0
+    looks_after_end: int = 0
+    is_settled: bool = False  # nothing can change any more
+    exit_record: ExitRecord | None = None
+
+
+class Look:
+    """The rows of one queue answer, found by key in constant time."""
+
+    def __init__(self, rows: Iterable[QueueRow]) -> None:
+        self._exact: dict[str, QueueRow] = {}
+        self._arrays: dict[str, list[QueueRow]] = {}
+        for row in rows:
+            self._exact[row.id.key] = row
+            if row.id.task is not None or row.id.spans is not None:
+                self._arrays.setdefault(row.id.base, []).append(row)
+
+    def of(self, key: str) -> QueueRow | None:
+        """The row of a job; the row of the waiting rest of an array speaks for each of its elements."""
+        base, _, task = key.partition("_")
+        exact = self._exact.get(key)
+        if exact is not None and (exact.id.spans is None or not task):
+            return exact
+        rows = self._arrays.get(base, [])
+        if not task:
+            return next((row for row in rows if row.state.phase != "terminal"), rows[0] if rows else None)
+        if not task.isdigit():
+            return None
+        return next((row for row in rows if row.id.task is None and row.id.covers(int(task))), None)
+
+
+class JobMemory:
+    """All jobs that one adapter was asked about."""
+
+    def __init__(self, policy: Policy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._jobs: dict[str, _Known] = {}
+        self._may_return = False
+        self._knows_delay = False
+
+    def _known(self, ref: JobRef) -> _Known:
+        known = self._jobs.get(str(ref))
+        if known is None:
+            known = self._jobs[str(ref)] = _Known(first_seen_s=self._clock.mono())
+        return known
+
+    def submitted(self, ref: JobRef, token: str, now_utc: float) -> None:
+        """Accounting keeps jobs for years and ids come again: rows older than this are another job's."""
+        known = self._known(ref)
+        known.token, known.submit_utc = token, now_utc
+
+    def take_over(self, views: Iterable[JobView], exit_records: Mapping[str, ExitRecord]) -> None:
+        """What another process knew, and what jobs wrote about their own end."""
+        for seen in views:
+            known = self._known(seen.ref)
+            if known.view is None:
+                known.view, known.token, known.submit_utc = seen, seen.token, known.submit_utc or seen.submit_utc
+        for text, record in exit_records.items():
+            job, _, cluster = text.partition(";")
+            known = self._known(JobRef(id=job, cluster=cluster or None))
+            if known.exit_record != record:
+                known.exit_record, known.is_settled = record, False
+
+    def remembered(self, ref: JobRef) -> JobView | None:
+        """The last view, when the latest question was not answered."""
+        known = self._jobs.get(str(ref))
+        if known is None or known.view is None:
+            return None
+        return known.view if known.is_settled else replace(known.view, stale=True)
+
+    def needs_accounting(self, ref: JobRef, look: Look) -> bool:
+        """True for what left the queue, or stands there as ended; never for what lives."""
+        if self._known(ref).is_settled:
+            return False
+        row = look.of(ref.id)
+        return row is None or row.state.phase.startswith("terminal")
+
+    def submitted_utc(self, refs: Sequence[JobRef]) -> dict[str, float]:
+        """When we submitted them, where that is known, by base id."""
+        known = {ref.id: self._known(ref).submit_utc for ref in refs}
+        return {key: at for key, at in known.items() if at is not None}
+
+    def learn_requeue_delay(self, ask: Callable[[], float | None]) -> None:
+        """The site's delay matters only once a job may come back, and is asked for only then."""
+        if self._knows_delay or not self._may_return:
+            return
+        delay_s = ask()
+        if delay_s is not None:
+            self._policy = replace(self._policy, requeue_delay_s=delay_s)
+            self._knows_delay = True
+
+    def judge(self, ref: JobRef, look: Look, accounting: Mapping[str, AccountAnswer]) -> tuple[JobView | None, bool]:
+        """The new view of a job, and whether every source answered and none knows it."""
+        known = self._known(ref)
+        if known.is_settled:
+            return known.view, False
+        row = look.of(ref.id)
+        answer = next((accounting[base] for base in base_ids([ref]) if base in accounting), None)
+        account = answer.of(ref.id) if answer is not None else None
+        # Where there is no accounting there is nothing more to learn from it.
+        account_answered = answer is not None and answer.query in ("ok", "disabled")
+        self._count(known, is_missing=row is None)
+        is_absent = row is None and account is None and account_answered
+        if row is None and account is None and known.view is None and known.exit_record is None and not known.token:
+            return None, is_absent
+        now_s = self._clock.mono()
+        last = known.view
+        evidence = Evidence(
+            last=last.raw_state if last is not None else None,
+            queue=row,
+            account=account,
+            account_answered=account_answered,
+            has_accounting=answer is None or answer.query != "disabled",
+            exit_record=known.exit_record,
+            age_s=self._age_s(known, now_s),
+            absent_s=None if known.missing_since_s is None else now_s - known.missing_since_s,
+            polls_missing=known.polls_missing,
+            restarts=last.restarts if last is not None else None,
+        )
+        verdict = reconcile(evidence, self._policy)
+        seen = self._named(view(ref, verdict, queue=row, account=account, last=last), known)
+        known.view = seen
+        known.submit_utc = known.submit_utc or seen.submit_utc
+        self._may_return = self._may_return or seen.raw_state in _MAY_RETURN
+        known.is_settled = self._is_settled(known, terminal=verdict.terminal, row=row, account=account, answer=answer)
+        return seen, is_absent
+
+    def _count(self, known: _Known, *, is_missing: bool) -> None:
+        if not is_missing:
+            known.missing_since_s, known.polls_missing = None, 0
+            return
+        if known.missing_since_s is None:
+            known.missing_since_s = self._clock.mono()
+        known.polls_missing += 1
+
+    def _age_s(self, known: _Known, now_s: float) -> float:
+        if known.submit_utc is not None:
+            return max(self._clock.utc() - known.submit_utc, 0.0)
+        return now_s - known.first_seen_s
+
+    def _named(self, seen: JobView, known: _Known) -> JobView:
+        if seen.token:
+            known.token = seen.token
+            return seen
+        return replace(seen, token=known.token) if known.token else seen
+
+    def _is_settled(
+        self,
+        known: _Known,
+        *,
+        terminal: bool,
+        row: QueueRow | None,
+        account: AccountJob | None,
+        answer: AccountAnswer | None,
+    ) -> bool:
+        if not terminal:
+            known.looks_after_end = 0
+            return False
+        known.looks_after_end += 1
+        if row is not None and row.state.phase != "terminal":
+            return False
+        has_end = account is not None and account.latest.state.phase == "terminal"
+        without = answer is not None and answer.query == "disabled"
+        return has_end or without or known.looks_after_end >= _EXIT_CODE_LOOKS
+
+    def from_queue(self, row: QueueRow, cluster: str | None) -> JobView:
+        """The view of a row of a listing, which is remembered too."""
+        ref = JobRef(id=row.id.key, cluster=row.id.cluster or cluster)
+        # Other people's work with the same account passes through here every day; only ours is kept.
+        ours = str(ref) in self._jobs or bool(token_in(row.name, row.comment))
+        known = self._known(ref) if ours else _Known(first_seen_s=0.0)
+        last = known.view
+        evidence = Evidence(
+            last=last.raw_state if last is not None else None,
+            queue=row,
+            account_answered=False,
+            exit_record=known.exit_record,
+            restarts=last.restarts if last is not None else None,
+        )
+        verdict = reconcile(evidence, self._policy)
+        seen = view(ref, verdict, queue=row, last=last)
+        known.token = seen.token
+        known.submit_utc = known.submit_utc or seen.submit_utc
+        self._count(known, is_missing=False)
+        if not known.is_settled:
+            known.view = seen
+        return seen
+
+    def from_accounting(self, token: str, answer: AccountAnswer) -> list[JobView]:
+        """The jobs of an accounting answer that carry the token; their steps and elements come with them."""
+        views: list[JobView] = []
+        for key, job in answer.jobs.items():
+            if not carries(token, job.latest.name, ""):
+                continue
+            ref = JobRef(id=key)
+            verdict = reconcile(Evidence(account=job), self._policy)
+            seen = replace(view(ref, verdict, account=job), token=token)
+            known = self._known(ref)
+            known.token, known.view = token, seen
+            views.append(seen)
+        return views

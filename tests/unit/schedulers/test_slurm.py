@@ -1,0 +1,260 @@
+"""The Slurm adapter against a login node that is played: what is asked, in which order, and what is believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleetcraft.core.errors import UsageError
+from fleetcraft.core.states import JobState
+from fleetcraft.schedulers.api import JobRef, JobRequest, Retry, SubmitOutcome
+from fleetcraft.schedulers.slurm import SlurmScheduler
+from fleetcraft.schedulers.slurm_verdict import ExitRecord, Policy
+from fleetcraft.testing.clock import ManualClock
+from fleetcraft.transports.api import Answer, Surroundings
+
+TOKEN = "fcabc2defgh3"
+US = "\x1f"
+
+
+class Login:
+    """Answers of the commands, in the order in which they are given; the last one stays."""
+
+    name = "played"
+
+    def __init__(self, **answers):
+        self.answers = {program: list(said) if isinstance(said, list) else [said] for program, said in answers.items()}
+        self.calls = []
+
+    def run(self, argv, *, stdin=b"", timeout_s=60.0, surroundings=Surroundings(), cwd=None):  # noqa: B008
+        self.calls.append(list(argv))
+        said = self.answers.get(argv[0], [""])
+        answer = said.pop(0) if len(said) > 1 else said[0]
+        out, err, code, problem = answer if isinstance(answer, tuple) else (answer, "", 0, "")
+        return Answer(argv=tuple(argv), code=code, out=out, err=err, took_s=0.1, problem=problem)
+
+    def asked(self, program):
+        return [argv for argv in self.calls if argv[0] == program]
+
+
+NO_ANSWER = ("", "", None, "timed out after 60 s")
+REFUSED = (
+    "",
+    "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+    1,
+    "",
+)
+
+
+def queue_row(job, state="RUNNING", reason="None"):
+    return (
+        US.join((str(job), state, "1700000000", "1700000010", "1700002000", "10:00", "gpu", "1", "n1", reason)) + "\n"
+    )
+
+
+def wide_row(job, token, state="PENDING"):
+    return queue_row(job, state).rstrip("\n") + US.join(("", "gpu:4", "", f"fleetcraft:{token}", f"x.{token}")) + "\n"
+
+
+def account_row(job, state="COMPLETED", code="0:0", submit=1700000000):
+    return US.join((str(job), str(job), state, code, "0:0", str(submit), "1700000010", "1700000100", "n1")) + "\n"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(utc_s=1_700_000_000.0)
+
+
+def adapter(login, clock, **rest):
+    return SlurmScheduler(login, clock=clock, pause=clock.advance, **rest)
+
+
+def request(**wishes):
+    return JobRequest(token=TOKEN, name="x", script="#!/bin/sh\ntrue\n", **wishes)
+
+
+def test_a_controller_that_could_not_be_reached_is_asked_three_times_and_no_more(clock):
+    login = Login(sbatch=REFUSED)
+    reply = adapter(login, clock).submit(request())
+    assert (reply.outcome, reply.retry) == (SubmitOutcome.NOT_SUBMITTED, Retry.TRANSIENT)
+    assert len(login.asked("sbatch")) == 3
+    login = Login(sbatch=[REFUSED, "17\n"])
+    assert adapter(login, clock).submit(request()).ref == JobRef(id="17")
+    assert len(login.asked("sbatch")) == 2
+
+
+def test_a_lost_reply_is_looked_up_and_the_job_is_found(clock):
+    login = Login(squeue=["", wide_row(17, TOKEN)], sbatch=NO_ANSWER)
+    reply = adapter(login, clock).submit(request())
+    assert (reply.outcome, reply.ref) == (SubmitOutcome.SUBMITTED, JobRef(id="17"))
+    assert [argv[0] for argv in login.calls] == ["squeue", "sbatch", "squeue"]
+
+
+def test_a_lost_reply_is_sent_again_only_after_its_time_to_arrive(clock):
+    login = Login(id="u\n", sbatch=[NO_ANSWER, "18\n"])
+    slurm = adapter(login, clock, settle_s=30.0)
+    first = slurm.submit(request())
+    assert (first.outcome, first.retry) == (SubmitOutcome.AMBIGUOUS, Retry.LOOK_UP)
+    clock.advance(29.0)
+    second = slurm.submit(request())
+    assert (second.outcome, second.code) == (SubmitOutcome.AMBIGUOUS, "settling")
+    assert len(login.asked("sbatch")) == 1
+    clock.advance(1.0)
+    assert slurm.submit(request()).ref == JobRef(id="18")
+
+
+def test_a_lost_reply_stays_open_while_accounting_is_silent(clock):
+    """The job may have run and left the queue already: only accounting knows."""
+    login = Login(id="u\n", sbatch=NO_ANSWER, sacct=("", "sacct: error: slurmdbd down", 1, ""))
+    slurm = adapter(login, clock, settle_s=0.0)
+    slurm.submit(request())
+    clock.advance(3600.0)
+    reply = slurm.submit(request())
+    assert (reply.outcome, reply.retry) == (SubmitOutcome.AMBIGUOUS, Retry.LOOK_UP)
+    assert len(login.asked("sbatch")) == 1
+    login.answers["sacct"] = [account_row(17).rstrip("\n") + f"{US}x.{TOKEN}\n"]
+    assert slurm.submit(request()).ref == JobRef(id="17")
+    assert len(login.asked("sbatch")) == 1
+
+
+def test_nothing_is_sent_while_the_queue_does_not_answer(clock):
+    login = Login(squeue=NO_ANSWER, sbatch="17\n")
+    reply = adapter(login, clock).submit(request())
+    assert (reply.outcome, reply.retry) == (SubmitOutcome.NOT_SUBMITTED, Retry.TRANSIENT)
+    assert not login.asked("sbatch")
+
+
+def test_the_output_folder_is_made_first_and_a_failure_sends_nothing(clock):
+    login = Login(sbatch="17\n")
+    adapter(login, clock).submit(request(output="/logs/%x/job-%j.log"))
+    adapter(login, clock).submit(request(output="/logs/fleet/job-%j.log"))
+    assert [argv[-1] for argv in login.asked("mkdir")] == ["/logs", "/logs/fleet"]
+    login = Login(sbatch="17\n", mkdir=("", "mkdir: cannot create directory: Permission denied", 1, ""))
+    reply = adapter(login, clock).submit(request(output="/logs/a/b.log"))
+    assert (reply.outcome, reply.code) == (SubmitOutcome.NOT_SUBMITTED, "output_folder")
+    assert "Permission denied" in reply.text
+    assert not login.asked("sbatch")
+
+
+def test_a_thousand_live_jobs_are_one_question(clock):
+    refs = [JobRef(id=str(number)) for number in range(1, 1001)]
+    login = Login(squeue="".join(queue_row(ref.id) for ref in refs))
+    seen = adapter(login, clock).observe(refs)
+    assert len(seen.jobs) == 1000
+    assert all(view.state is JobState.RUNNING for view in seen.jobs.values())
+    assert [argv[0] for argv in login.calls] == ["squeue"]
+
+
+def test_what_left_the_queue_is_asked_for_once_per_200_and_never_again_after_its_end(clock):
+    refs = [JobRef(id=str(number)) for number in range(1, 402)]
+    login = Login(
+        sacct=[
+            "".join(account_row(number) for number in piece)
+            for piece in (range(1, 201), range(201, 401), range(401, 402))
+        ]
+    )
+    slurm = adapter(login, clock)
+    seen = slurm.observe(refs)
+    assert all(view.state is JobState.DONE for view in seen.jobs.values())
+    assert len(login.asked("sacct")) == 3
+    assert len(slurm.observe(refs).jobs) == 401
+    assert (len(login.asked("squeue")), len(login.asked("sacct"))) == (2, 3)
+
+
+def test_a_column_that_this_sacct_does_not_have_is_left_out(clock):
+    refusal = ("", 'sacct: fatal: Invalid field requested: "DerivedExitCode"', 1, "")
+    row = US.join(("7", "7", "FAILED", "3:0", "1700000000", "1700000010", "1700000100", "n1")) + "\n"
+    names = "JobID JobIDRaw State ExitCode Submit Start End NodeList"
+    login = Login(sacct=[refusal, names, row])
+    view = adapter(login, clock).observe([JobRef(id="7")]).jobs["7"]
+    assert (view.state, view.exit_code) == (JobState.FAILED, 3)
+    assert login.asked("sacct")[1] == ["sacct", "--helpformat"]
+
+
+def test_an_id_that_is_used_again_is_not_our_job(clock):
+    login = Login(sbatch="17\n", sacct=account_row(17, submit=1700000000))
+    clock.advance(86_400.0)
+    slurm = adapter(login, clock)
+    ref = slurm.submit(request()).ref
+    clock.advance(5.0)
+    view = slurm.observe([ref]).jobs["17"]
+    assert not view.state.ended
+
+
+def test_a_job_that_no_source_knows_is_lost_only_after_its_grace_and_some_looks(clock):
+    login = Login(sbatch="17\n", squeue=["", queue_row(17), ""])
+    slurm = adapter(login, clock, policy=Policy(grace_s=120.0, min_polls=3))
+    ref = slurm.submit(request()).ref
+    assert slurm.observe([ref]).jobs["17"].state is JobState.RUNNING
+    states = []
+    for _ in range(5):
+        clock.advance(50.0)
+        states.append(slurm.observe([ref]).jobs["17"].state)
+    assert states[0] is JobState.UNKNOWN
+    assert JobState.LOST not in states[:2]
+    assert states[-1] is JobState.LOST
+
+
+def test_what_another_process_knew_and_what_the_job_wrote_are_taken_over(clock):
+    login = Login(squeue=queue_row(17), sacct="")
+    view = adapter(login, clock).observe([JobRef(id="17")]).jobs["17"]
+    login.answers["squeue"] = [NO_ANSWER]
+    other = adapter(login, clock)
+    assert dict(other.observe([view.ref]).jobs) == {}
+    other.remember([view])
+    seen = other.observe([view.ref])
+    assert (seen.answered, seen.jobs["17"].state, seen.jobs["17"].stale) == (False, JobState.RUNNING, True)
+    login.answers["squeue"] = [""]
+    other.remember(exit_records={"17": ExitRecord(code=5)})
+    ended = other.observe([view.ref]).jobs["17"]
+    assert (ended.state, ended.exit_code, ended.source) == (JobState.FAILED, 5, "exit_record")
+
+
+def test_a_site_without_accounting_still_answers(clock):
+    disabled = ("", "Slurm accounting storage is disabled\n", 1, "")
+    login = Login(squeue=[queue_row(17, "COMPLETED"), ""], sacct=disabled)
+    slurm = adapter(login, clock)
+    assert slurm.observe([JobRef(id="17")]).jobs["17"].state is JobState.DONE
+    assert slurm.observe([JobRef(id="17")]).jobs["17"].state is JobState.DONE
+
+
+def test_each_refused_change_is_told_apart_from_the_done_ones(clock):
+    login = Login(
+        scancel=("", "scancel: error: Kill job error on job id 9: Invalid job id specified\n", 1, ""),
+        scontrol=NO_ANSWER,
+    )
+    changes = adapter(login, clock).cancel([JobRef(id="17"), JobRef(id="9")])
+    assert [(change.ref.id, change.asked) for change in changes] == [("17", True), ("9", False)]
+    assert "Invalid job id" in changes[1].text
+    held = adapter(login, clock).hold([JobRef(id="17")])
+    assert (held[0].asked, held[0].text) == (False, "timed out after 60 s")
+
+
+def test_no_change_and_no_question_without_jobs(clock):
+    login = Login()
+    slurm = adapter(login, clock)
+    assert slurm.observe([]).answered
+    assert slurm.cancel([]) == []
+    assert login.calls == []
+    with pytest.raises(UsageError):
+        slurm.observe([JobRef(id="not a job")])
+
+
+def test_site_facts_are_asked_once_in_five_minutes_and_again_when_they_failed(clock):
+    login = Login(scontrol=NO_ANSWER, sbatch="slurm-wlm 22.05.8\n")
+    slurm = adapter(login, clock)
+    first = slurm.limits()
+    assert (first.answered, first.partitions, first.max_array_size) == (False, (), None)
+    assert slurm.version() == (22, 5, 8)
+    assert slurm.version() == (22, 5, 8)
+    assert len(login.asked("sbatch")) == 1
+    asked = len(login.asked("scontrol"))
+    login.answers["scontrol"] = ["MaxArraySize = 1001\nMinJobAge = 300 sec\n"]
+    assert slurm.limits().max_array_size == 1001
+    assert len(login.asked("scontrol")) > asked
+
+
+def test_an_estimate_is_read_in_the_zone_of_its_host(clock):
+    said = "sbatch: Job 7 to start at 2026-01-01T02:00:00 using 2 processors on nodes n[1-2] in partition gpu\n"
+    login = Login(sbatch=("", said, 0, ""), date="+0200\n")
+    estimate = adapter(login, clock).test_only(request())
+    assert (estimate.possible, estimate.start_utc) == (True, 1767225600.0)
