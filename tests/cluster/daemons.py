@@ -55,7 +55,7 @@ class Daemons:
             raise RuntimeError(f"{name} runs already, as process {known.pid}")
         words = list(argv)
         if host is not None:
-            # A boot id of its own, new at each start: nobody may take a process of another node for one of this machine.
+            # A boot id of its own, new at each start: no process of another node may pass for one of this machine.
             boot = self._run / f"{name}.boot"
             boot.write_text(f"{uuid.uuid4()}\n")
             script = (

@@ -137,6 +137,25 @@ def test_a_drain_asked_for_lets_running_tasks_finish_and_returns_the_rest(lab: L
     assert sum(token.count for token in lab.tokens() if token.form == "") == 5
 
 
+@pytest.mark.parametrize("how", ("signal", "deadline"))
+def test_a_drain_that_waits_for_tasks_still_hears_that_the_node_goes(lab: Lab, how: str):
+    shell = "trap 'exit 75' USR1; echo ready > trace; while :; do sleep 0.02; done"
+    lab.enqueue([{"name": "long", "command": ["sh", "-c", shell], "checkpoint_signal": "USR1"}])
+    options = {"deadline_utc": time.time() + 8.0, "drain_before_s": 3.0} if how == "deadline" else {}
+    worker = lab.worker(**options)
+    life = lab.life_of(worker)
+    ready(lab)
+    ask(lab.spool, DRAIN, lives=[life])
+    wait_for(
+        lambda: lab.heartbeat(life).get("state") == "draining", "the drain begins", seen=lambda: lab.heartbeat(life)
+    )
+    if how == "signal":
+        worker.send(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    receipt = lab.receipts("long")[0]
+    assert (receipt["o"], receipt["cause"]) == ("lost", "checkpointed")
+
+
 def test_a_stopped_spool_starts_nothing(lab: Lab):
     lab.enqueue([{"name": "one", "command": ["true"]}])
     ask(lab.spool, STOP, reason="maintenance")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleetcraft.actions.fleet_open import newest_spec, open_door, open_existing
+from fleetcraft.actions.fleet_open import choose_fleet, open_door, site_of
 from fleetcraft.actions.fleet_options import FleetOptions, resolve_site
 from fleetcraft.config.site import ResolvedSite
 from fleetcraft.fleet.guards.profile import with_profile
-from fleetcraft.schedulers.api import JobRequest, Limits, Observation, Scheduler
+from fleetcraft.fleet.records import list_fleets
+from fleetcraft.schedulers.api import JobRequest, Limits, Observation
 from fleetcraft.spool.spool import Spool
 
 
@@ -24,14 +25,8 @@ class Asked:
 
 def ask_site(spool: Spool, fleet: str | None, *, profile: str | None, partition: str | None) -> Asked:
     """Every job of the user, and the limits. Raises UsageError."""
-    if profile is not None:
-        site = resolve_site(FleetOptions(profile=profile, partition=partition))
-        scheduler: Scheduler = open_door(site, spool.clock).scheduler
-    else:
-        opened = open_existing(spool, fleet)
-        spec = newest_spec(opened.state())
-        assert spec is not None  # noqa: S101  it was opened by it
-        site, scheduler = spec.site, opened.scheduler
+    site = _site(spool, fleet, profile, partition)
+    scheduler = open_door(site, spool.clock).scheduler
     request = JobRequest(
         token="",
         name="",
@@ -47,6 +42,20 @@ def ask_site(spool: Spool, fleet: str | None, *, profile: str | None, partition:
     if limits.answered:
         limits = with_profile(limits, site, request)
     return Asked(profile=site.profile, mine=mine, limits=limits, request=request)
+
+
+def _site(spool: Spool, fleet: str | None, profile: str | None, partition: str | None) -> ResolvedSite:
+    """Of the profile or the fleet that was named; else the one that all fleets share; else the default profile's."""
+    if profile is not None or partition is not None:
+        return resolve_site(FleetOptions(profile=profile, partition=partition))
+    names = list_fleets(spool.files, spool.layout.root)
+    if fleet is None and not names:
+        return resolve_site(FleetOptions())
+    if fleet is None and len(names) > 1:
+        sites = [site_of(spool, name) for name in names]
+        if all((site.profile, site.scheduler) == (sites[0].profile, sites[0].scheduler) for site in sites):
+            return sites[0]
+    return site_of(spool, choose_fleet(spool, fleet))
 
 
 def site_or_none(profile: str | None, partition: str | None = None) -> ResolvedSite | None:

@@ -33,8 +33,8 @@ def cancel_fleet(
     return fleet.name, cancel(fleet, jobs or None, why=why, finish_s=finish_s, save_s=save_s)
 
 
-def signal_fleet(spool: Spool, name: str | None, jobs: Sequence[str], *, signal: str) -> tuple[str, EndReport]:
-    """Only a signal; the nodes stay."""
+def signal_fleet(spool: Spool, name: str | None, jobs: Sequence[str], *, signal: str | None) -> tuple[str, EndReport]:
+    """Only the workers are told, or every process by a signal; the jobs are not cancelled."""
     fleet = open_existing(spool, name)
     return fleet.name, cancel_step(fleet, jobs or None, signal=signal)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleetcraft.actions.fleet_open import open_existing
+from fleetcraft.actions.fleet_open import newest_spec, open_existing
 from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.look import Look, look
 from fleetcraft.fleet.names import FleetFolder
@@ -24,9 +24,9 @@ class Looked:
 
 
 def look_at(spool: Spool, names: Sequence[str | None], *, ask: bool = True) -> list[Looked]:
-    """These fleets of the spool, or all of them. Raises UsageError, OutOfReach."""
+    """These fleets of the spool, or all that ever had a shape. Raises UsageError, OutOfReach."""
     found = []
-    for name in names or list_fleets(spool.files, spool.layout.root):
+    for name in names or [name for name, state in read_states(spool).items() if newest_spec(state) is not None]:
         fleet = open_existing(spool, name)
         state = fleet.state()
         seen = None
@@ -37,11 +37,15 @@ def look_at(spool: Spool, names: Sequence[str | None], *, ask: bool = True) -> l
     return found
 
 
-def read_states(spool: Spool) -> dict[str, FleetState]:
-    """What the records of every fleet say. No scheduler is asked. Raises OutOfReach."""
-    states = {}
+def read_logs(spool: Spool) -> dict[str, RecordLog]:
+    """The records of every fleet. No scheduler is asked. Raises OutOfReach."""
+    logs = {}
     for name in list_fleets(spool.files, spool.layout.root):
-        log = RecordLog(spool.files, spool.clock, FleetFolder(spool.layout.root, name))
-        log.refresh()
-        states[name] = fold(log.records)
-    return states
+        logs[name] = RecordLog(spool.files, spool.clock, FleetFolder(spool.layout.root, name))
+        logs[name].refresh()
+    return logs
+
+
+def read_states(spool: Spool) -> dict[str, FleetState]:
+    """What the records of every fleet say. Raises OutOfReach."""
+    return {name: fold(log.records) for name, log in read_logs(spool).items()}

@@ -76,6 +76,11 @@ def site_of(spool: Spool, name: str) -> ResolvedSite:
     log = RecordLog(spool.files, spool.clock, FleetFolder(spool.layout.root, name))
     log.refresh()
     spec = newest_spec(fold(log.records))
+    if spec is None and log.records:
+        raise UsageError(
+            f"The fleet {name} has no shape yet: nothing was submitted for it.",
+            hint=f"See `fleetcraft why fleet {name}`, or submit it.",
+        )
     if spec is None:
         raise no_such_fleet(name, spool.layout.root)
     return spec.site

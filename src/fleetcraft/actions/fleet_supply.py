@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from fleetcraft.actions.fleet_open import new_fleet, open_existing
 from fleetcraft.actions.fleet_options import FleetOptions, make_spec, resolve_site, with_program
 from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_TRY_AGAIN
+from fleetcraft.fleet.drain import drain
 from fleetcraft.fleet.ensure import PassOptions, PassReport, ensure_loop, ensure_pass
+from fleetcraft.fleet.guards import providers
+from fleetcraft.fleet.guards.burn import decide_burn
+from fleetcraft.fleet.guards.profile import charges_of, provider_of
 from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.launch import Launched, launch, preview
 from fleetcraft.fleet.spec import FleetSpec
 from fleetcraft.fleet.submit import Draft, DryRun, Submitted, Wish, draft
 from fleetcraft.schedulers.api import Retry, SubmitOutcome
 from fleetcraft.spool.spool import Spool
+from fleetcraft.transports.api import Transport
 from fleetcraft.transports.local import LocalTransport
 
 
@@ -54,8 +59,7 @@ def submit_fleet(spool: Spool, name: str, options: FleetOptions, *, why: str) ->
 
 def one_pass(spool: Spool, name: str | None, what: PassOptions) -> PassReport:
     """One pass over an existing fleet. Raises UsageError, OutOfReach."""
-    fleet = open_existing(spool, name)
-    return ensure_pass(fleet, what, runner=LocalTransport(), limits=fleet.scheduler.limits)
+    return _pass(open_existing(spool, name), what)
 
 
 def passes(
@@ -63,11 +67,31 @@ def passes(
 ) -> None:
     """Pass after pass, until interrupted."""
     fleet = open_existing(spool, name)
-    ensure_loop(
-        lambda: ensure_pass(fleet, what, runner=LocalTransport(), limits=fleet.scheduler.limits),
-        interval_s,
-        on_report=on_report,
-    )
+    ensure_loop(lambda: _pass(fleet, what), interval_s, on_report=on_report)
+
+
+def _pass(fleet: Fleet, what: PassOptions) -> PassReport:
+    transport = LocalTransport()
+    burned = _burn(fleet, transport)
+    if burned is not None and not what.dry:
+        drain(fleet, burned)
+    report = ensure_pass(fleet, what, runner=transport, limits=fleet.scheduler.limits)
+    if burned is not None:
+        report.problems.append(f"the fleet is drained: {burned}")
+    return report
+
+
+def _burn(fleet: Fleet, transport: Transport) -> str | None:
+    """Why a fleet with live jobs must be let go now; None when nothing says so."""
+    state = fleet.state()
+    spec = state.spec()
+    if spec is None or state.drained or not state.live() or spec.site.balance.burn_stop is None:
+        return None
+    provider = provider_of(spec.site)
+    if provider is None:
+        return None
+    decision = decide_burn(charges_of(spec.site), providers.ask(provider, transport, fleet.spool.clock))
+    return None if decision.allowed else decision.reason
 
 
 def exit_of(submitted: Submitted) -> int:

@@ -49,5 +49,5 @@ def reap_login(profile: str | None, spools: Sequence[str], clock: Clock, *, grac
             f"Nothing is ended here: {allowed.reason}.",
             hint="Name the profile of this site with --profile; its login.hosts must match this host.",
         )
-    seen = list(processes_of(os.getuid()))
-    return end(choose(seen, worker_identities(spools), os.getpid()), clock, grace_s)
+    targets = choose(processes_of(os.getuid()), worker_identities(spools), os.getpid(), host_name())
+    return end(targets, clock, grace_s)

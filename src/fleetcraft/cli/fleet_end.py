@@ -56,9 +56,14 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
         help="this job only, by the scheduler's id or its token; may be repeated (default: the whole fleet)",
     )  # fmt: skip
     group.add_argument(
-        "--step", action="store_true", help="only send a signal to what runs in the jobs; the nodes stay"
+        "--step",
+        action="store_true",
+        help="tell only the workers to stop; each job ends with them and nothing is killed",
     )
-    group.add_argument("--signal", metavar="NAME", default="USR1", help="with --step: which signal (default: USR1)")
+    group.add_argument(
+        "--signal", metavar="NAME",
+        help="with --step: have the scheduler send this signal to every process of the jobs instead, tasks included",
+    )  # fmt: skip
     times = parser.add_argument_group("how long to wait for the work")
     times.add_argument(
         "--finish", type=duration("--finish"), default=0.0, metavar="TIME",
@@ -68,9 +73,7 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
         "--save", type=duration("--save"), default=60.0, metavar="TIME",
         help="so long they may then take to save their state (default: 1m)",
     )  # fmt: skip
-    parser.add_argument_group("general remarks").add_argument(
-        "--why", metavar="TEXT", default="asked for", help="kept with the request"
-    )
+    group.add_argument("--why", metavar="TEXT", default="asked for", help="kept with the request")
 
 
 def _cancel(arguments: argparse.Namespace, output: Output) -> int:
@@ -96,7 +99,7 @@ def _told(report: EndReport) -> Iterator[str]:
     if report.drained:
         yield f"asked {count(len(report.drained), 'worker')} to leave"
     if report.signalled:
-        yield f"sent a signal to {', '.join(report.signalled)}"
+        yield f"told {', '.join(report.signalled)}"
     if report.waited_s >= 1:
         yield f"waited {format_duration(report.waited_s)} for the work to go back"
     if report.left:

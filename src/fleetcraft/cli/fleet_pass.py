@@ -85,6 +85,8 @@ def _once(arguments: argparse.Namespace, output: Output, schema: str, **what: bo
 def exit_code(report: PassReport) -> int:
     """Refused, not answered, or done."""
     made = report.submitted
+    if not report.answered:
+        return EXIT_TRY_AGAIN  # whatever was refused was refused for that
     if made is not None and not made.draft.ruling.allowed:
         return EXIT_REFUSED
     if made is not None and made.submission is not None:

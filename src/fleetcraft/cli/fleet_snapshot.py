@@ -21,12 +21,12 @@ _TELEMETRY = "from the workers' heartbeats: working means that a running task ho
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    fleet_argument(parser, what="whose site is asked (default: that of the only fleet)")
+    fleet_argument(parser, what="whose site is asked (default: that of all fleets)")
     group = parser.add_argument_group("what to show")
     group.add_argument("--gpus", action="store_true", help="every node and every GPU, one by one")
     group.add_argument("--cluster", action="store_true", help="the partitions of the site and their idle nodes")
     group.add_argument("--profile", metavar="NAME", help="ask the site of this profile instead of a fleet's")
-    group.add_argument("--partition", metavar="NAME", help="whose limits are shown, with --profile")
+    group.add_argument("--partition", metavar="NAME", help="whose limits are shown; the site is then that of a profile")
 
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:

@@ -35,22 +35,26 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program():
         from fleetcraft.actions.fleet_look import look_at
+        from fleetcraft.readmodel.fleet_jobs import outcomes_of
         from fleetcraft.readmodel.fleet_status import view_fleet
         from fleetcraft.readmodel.picture import take_picture
     spool = open_spool(arguments)
     looked = look_at(spool, arguments.fleet, ask=not arguments.no_ask)
     picture = take_picture(spool)
+    outcomes = outcomes_of(picture.reader)
     unfinished = sum(
         number for state, number in picture.counts().items() if not state.ended and state is not TaskState.BLOCKED
     )
     views = [
-        view_fleet(one.fleet, one.state, one.look, picture.workers, unfinished=unfinished, all_jobs=arguments.all)
+        view_fleet(
+            one.fleet, one.state, one.look, picture.workers, outcomes, unfinished=unfinished, all_jobs=arguments.all
+        )
         for one in looked
     ]
     if output.json:
         output.document(STATUS.schema, {"fleets": [view.as_json() for view in views]})
     elif not views:
-        output.line("no fleet was made in this spool; see `fleetcraft fleet submit --help`")
+        output.line("no fleet of this spool has a shape; see `fleetcraft fleet submit --help`")
     else:
         for position, view in enumerate(views):
             output.lines([""] if position else [])
@@ -91,6 +95,9 @@ def describe(view: FleetView, output: Output) -> Iterator[str]:
 def _row(job: FleetJobView) -> tuple[str, ...]:
     known = "" if job.age_s is None else f"{format_duration(job.age_s)} ago"
     about = job.about
+    others = ", ".join(f"{number} {outcome}" for outcome, number in job.attempts.items() if outcome != "succeeded")
+    if others:
+        about = f"{about}; attempts: {others}" if about else f"attempts: {others}"
     if job.idle_tail_s is not None:
         tail = f"idle for {format_duration(job.idle_tail_s)} at its end"
         about = f"{about}; {tail}" if about else tail

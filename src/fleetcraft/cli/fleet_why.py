@@ -26,10 +26,17 @@ def _show(found: FleetExplanation, output: Output, schema: str) -> int:
 
 def _fleet(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program():
-        from fleetcraft.actions.fleet_open import open_existing
+        from fleetcraft.actions.fleet_look import read_logs
+        from fleetcraft.actions.fleet_open import choose_fleet
+        from fleetcraft.fleet.records import no_such_fleet
+        from fleetcraft.fleet.state import fold
         from fleetcraft.readmodel.fleet_why import explain_fleet
-    fleet = open_existing(open_spool(arguments), arguments.fleet)
-    return _show(explain_fleet(fleet, fleet.state()), output, FLEET.schema)
+    spool = open_spool(arguments)
+    name = choose_fleet(spool, arguments.fleet)
+    log = read_logs(spool).get(name)
+    if log is None:
+        raise no_such_fleet(name, spool.layout.root)
+    return _show(explain_fleet(name, log.records, fold(log.records)), output, FLEET.schema)
 
 
 def _job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,19 +45,17 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _job(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program():
-        from fleetcraft.actions.fleet_look import read_states
-        from fleetcraft.actions.fleet_open import open_existing
+        from fleetcraft.actions.fleet_look import read_logs
+        from fleetcraft.fleet.state import fold
         from fleetcraft.readmodel.fleet_why import explain_job, find_job
-    spool = open_spool(arguments)
-    found = find_job(read_states(spool), arguments.job)
+    logs = read_logs(open_spool(arguments))
+    found = find_job({name: fold(log.records) for name, log in logs.items()}, arguments.job)
     if found is None:
         raise UsageError(
             f"No fleet of this spool has a job {arguments.job!r}.", hint="See `fleetcraft fleet status --all`."
         )
     name, job = found
-    fleet = open_existing(spool, name)
-    fleet.state()
-    return _show(explain_job(fleet, job), output, JOB.schema)
+    return _show(explain_job(name, logs[name].records, job), output, JOB.schema)
 
 
 FLEET = Command(

@@ -21,6 +21,7 @@ from fleetcraft.fleet.tail import lives_of
 from fleetcraft.spool.life import LIVE, find_state
 from fleetcraft.spool.requests import DRAIN as DRAIN_LIVES
 from fleetcraft.spool.requests import RequestLog, ask
+from fleetcraft.store.files import explain
 
 Wait = Callable[[float], None]
 _LOOK_EVERY_S = 1.0
@@ -122,11 +123,11 @@ def cancel(
     if not running:
         return report
     fleet.log.state_fact(kinds.CANCEL, tokens=[job.token for job in running], why=why)
-    report.drained = drain_lives(fleet, running, why or "the job is cancelled")
-    _wait_for_lives(fleet, running, finish_s, wait, report)
+    if finish_s > 0:
+        report.drained = drain_lives(fleet, running, why or "the job is cancelled")
+        _wait_for_lives(fleet, running, finish_s, wait, report)
     if any(living(fleet, job) for job in running):
-        # A worker that is told by signal asks its tasks for their checkpoint and gives them back as lost.
-        report.problems += fleet.cancel_refs([job.ref for job in running if job.ref], signal="USR1")
+        report.problems += [problem for job in running if (problem := tell_to_stop(fleet, job))]
         report.signalled = [job.token for job in running]
         _wait_for_lives(fleet, running, save_s, wait, report)
     report.left = [life for job in running for life in living(fleet, job)]
@@ -135,13 +136,33 @@ def cancel(
     return report
 
 
-def cancel_step(fleet: Fleet, targets: Sequence[str] | None = None, *, signal: str = "USR1") -> EndReport:
-    """Only signal what runs in the jobs; the allocation stays with whoever holds it."""
+def tell_to_stop(fleet: Fleet, job: Job) -> str:
+    """Have the workers of a job save the state of their tasks, give them back, and leave; what went wrong, in words.
+
+    By a file and not by a signal of the scheduler, which on some sites reaches the tasks too and ends them.
+    """
+    try:
+        fleet.spool.files.create(fleet.folder.job(job.token).stop)
+    except FileExistsError:
+        return ""
+    except OSError as error:
+        return str(explain(error, f"The workers of {job.token} could not be told to stop"))
+    return ""
+
+
+def cancel_step(fleet: Fleet, targets: Sequence[str] | None = None, *, signal: str | None = None) -> EndReport:
+    """End the workers and not the jobs: they are told to stop, and a job ends by itself when its workers have.
+
+    With `signal` the scheduler sends it to every process of the job instead, tasks included.
+    """
     fleet.must_exist()
     report = EndReport()
     jobs = [job for job in pick(fleet.state(), targets) if job.is_live and job.ref is not None]
     fleet.log.state_fact(kinds.NOTE, what="signalled", tokens=[job.token for job in jobs], signal=signal)
-    report.problems += fleet.cancel_refs([job.ref for job in jobs if job.ref], signal=signal)
+    if signal is None:
+        report.problems += [problem for job in jobs if (problem := tell_to_stop(fleet, job))]
+    else:
+        report.problems += fleet.cancel_refs([job.ref for job in jobs if job.ref], signal=signal)
     report.signalled = [job.token for job in jobs]
     return report
 

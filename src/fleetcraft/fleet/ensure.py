@@ -48,6 +48,7 @@ class PassReport:
     notified: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     queries: int = 0
+    answered: bool = True  # by the scheduler, when it was asked how the jobs stand
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -57,7 +58,7 @@ class PassReport:
             "cancelled": self.cancelled or None, "renewals": self.renewals, "waiting": self.waiting,
             "changed": self.changed, "backlog": self.backlog.as_json() if self.backlog else None,
             "standing": self.standing.word if self.standing else None,
-            "notified": self.notified, "problems": self.problems,
+            "notified": self.notified, "problems": self.problems, "answered": self.answered,
         }  # fmt: skip
 
     def _submitted_json(self) -> dict[str, Any] | None:
@@ -89,7 +90,7 @@ def ensure_pass(
         report.waiting, report.problems = resolved.waiting, resolved.problems
         state = fleet.state()
         seen = look(fleet, state)
-        report.changed, report.queries = seen.changed, seen.queries
+        report.changed, report.queries, report.answered = seen.changed, seen.queries, seen.answered
         report.problems += seen.problems
         _release_forgotten(fleet, fleet.state())
         if state.drained:

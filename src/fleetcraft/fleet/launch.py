@@ -87,11 +87,15 @@ def _one(
         if taken:
             return taken
         try:
+            drafted = draft(fleet, state, Wish(spec=spec, why=why, purpose=WORK, lane=lane), limits=limits, mine=mine)
+            if not drafted.ruling.allowed:
+                # A shape that was refused must not become the one that later passes plan with.
+                return submit(fleet, drafted, spec_number=None)
             if state.drained:
                 fleet.log.decide(kinds.RESUME, why=why)
-            number = declare(fleet, fleet.state(), spec)
-            state = fleet.state()
-            drafted = draft(fleet, state, Wish(spec=spec, why=why, purpose=WORK, lane=lane), limits=limits, mine=mine)
+            number = declare(fleet, state, spec)
+            if fleet.log.last != max(number, state.last + state.drained):
+                continue  # another pass wrote something beside our own records, and the guards did not see it
             return submit(fleet, drafted, spec_number=number)
         except Overtaken:
             continue

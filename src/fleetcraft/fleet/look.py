@@ -7,6 +7,7 @@ decides, and without one it counts as lost only after it was unknown for long.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,16 @@ from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.state import FleetState, Job, ref_json
 from fleetcraft.schedulers.api import JobRef, JobView, Observation
+from fleetcraft.schedulers.slurm_causes import log_cause
 from fleetcraft.schedulers.slurm_verdict import ExitRecord
 from fleetcraft.store.files import GONE
 
 ABSENT = "ABSENT"
 # Reasons of a waiting job come and go with every turn of the scheduler; only these are worth a record.
 _TELLING = (JobState.HELD, JobState.BLOCKED)
+# The step that ran out of memory says so in the last lines of the job's output.
+_LOG_TAIL_BYTES = 8192
+_LOG_WORDS = {"oom": JobState.OUT_OF_MEMORY.value}
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ def look(fleet: Fleet, state: FleetState) -> Look:
     if not jobs:
         return result
     refs = [ref for job in jobs for ref in ([job.ref] if job.ref else []) + job.extra_refs]
-    _remind(fleet, jobs)
+    _remind(fleet, state, jobs)
     observation = fleet.scheduler.observe(refs)
     result.problems += observation.problems
     result.answered, result.queries = observation.answered, observation.queries
@@ -64,6 +69,12 @@ def look(fleet: Fleet, state: FleetState) -> Look:
     absent = {str(ref) for ref in observation.absent}
     for job in jobs:
         view = _view_of(observation, job.ref)
+        if view is not None and view.token and view.token != job.token:
+            # Slurm keeps the id of a job that it starts anew. A controller that crashed gives the id of a job that it
+            # forgot to the next one: ours is known no more. An answer for others may speak of their job of that id.
+            view = None
+            if observation.answered and not observation.from_cache:
+                absent.add(str(job.ref))
         if view is not None:
             result.views[job.token] = view
             body = _from_view(fleet, job, view)
@@ -77,16 +88,22 @@ def look(fleet: Fleet, state: FleetState) -> Look:
     return result
 
 
-def _remind(fleet: Fleet, jobs: list[Job]) -> None:
+def _remind(fleet: Fleet, state: FleetState, jobs: list[Job]) -> None:
     """Hand over what the records know: a scheduler's ids are used again, and what is new depends on what was."""
     remember = getattr(fleet.scheduler, "remember", None)
     if not callable(remember):
         return
     views: list[JobView] = []
     exits: dict[str, ExitRecord] = {}
-    for job in jobs:
+    may_requeue: dict[str, bool] = {}
+    # Of two jobs with one id the newer one has it.
+    owners = {str(job.ref): job for job in sorted(jobs, key=lambda job: job.number) if job.ref is not None}
+    for job in owners.values():
         if job.ref is None:
             continue
+        spec = state.spec_of(job)
+        if spec is not None:
+            may_requeue[str(job.ref)] = spec.site.scheduler.requeue
         if job.state is not None and job.state is not JobState.UNKNOWN:
             views.append(
                 JobView(
@@ -104,7 +121,7 @@ def _remind(fleet: Fleet, jobs: list[Job]) -> None:
         record = read_exit(fleet, job)
         if record is not None and isinstance(record.get("code"), int):
             exits[str(job.ref)] = ExitRecord(code=record["code"], end_utc=_number(record, "at_utc"))
-    remember(views, exit_records=exits)
+    remember(views, exit_records=exits, may_requeue=may_requeue)
 
 
 def _view_of(observation: Observation, ref: JobRef | None) -> JobView | None:
@@ -115,9 +132,6 @@ def _from_view(fleet: Fleet, job: Job, view: JobView) -> dict[str, Any] | None:
     """The body of a record, or None when nothing changed or nothing is known."""
     if view.stale or view.state is JobState.UNKNOWN:
         return None
-    # Slurm keeps the id of a job that it starts anew, but a new job under an old id is not ours.
-    if view.token and view.token != job.token:
-        return None
     state, cause = view.state, view.reason_text
     exit_record = read_exit(fleet, job) if state.ended else None
     if exit_record is not None and state in (JobState.DONE, JobState.FAILED, JobState.OUT_OF_MEMORY):
@@ -127,6 +141,10 @@ def _from_view(fleet: Fleet, job: Job, view: JobView) -> dict[str, Any] | None:
         elif state is JobState.DONE:
             state = JobState.FAILED
         cause = f"its script ended with {exit_record.get('code')}"
+    if state is JobState.FAILED:
+        said = _cause_in_log(fleet, job)
+        if said:
+            cause = f"{said}; {cause}" if cause else said
     started = state is JobState.RUNNING or state is JobState.ENDING or state.ended
     new = {
         "state": state.value,
@@ -171,6 +189,21 @@ def _from_absence(fleet: Fleet, job: Job) -> dict[str, Any] | None:
         "state": JobState.LOST.value, "raw_state": ABSENT, "start_utc": job.start_utc,
         "cause": f"no source knew it for {fleet.policy.lost_after_s:.0f} s, and it left no exit record",
     }  # fmt: skip
+
+
+def _cause_in_log(fleet: Fleet, job: Job) -> str:
+    """What the end of its output tells: the scheduler shows some of them as a plain failure."""
+    files, path = fleet.spool.files, fleet.folder.job(job.token).output
+    try:
+        descriptor = files.open_read(path)
+        try:
+            tail = os.pread(descriptor, _LOG_TAIL_BYTES, max(0, files.size(path) - _LOG_TAIL_BYTES))
+        finally:
+            files.close(descriptor)
+    except OSError:
+        return ""  # without it only the reason is missing
+    word = log_cause(tail.decode("utf-8", "replace")) or ""
+    return _LOG_WORDS.get(word, word)
 
 
 def read_exit(fleet: Fleet, job: Job) -> Mapping[str, Any] | None:

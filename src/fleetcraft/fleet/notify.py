@@ -37,7 +37,7 @@ def standing(state: FleetState, fleet: Fleet, *, unfinished: int | None = None) 
     live = state.live()
     if live:
         word = DRAINING if state.drained else ACTIVE
-        return Standing(word=word, text=f"{len(live)} jobs are waiting or running")
+        return Standing(word=word, text="1 job waits or runs" if len(live) == 1 else f"{len(live)} jobs wait or run")
     stood = [job for job in state.jobs.values() if job.ref is not None and job.serves_work and not job.withdrawn]
     if state.drained:
         return Standing(word=DRAINED, text="drained: no job is left", key=f"{DRAINED}:{state.drain_number}")

@@ -78,6 +78,7 @@ class Need:
     node_s: float = 0.0
     tasks: int = 0
     most_nodes: int = 0  # more could not be busy at once
+    lanes: set[str] = field(default_factory=set)
     assumed: list[str] = field(default_factory=list)
     misfits: list[str] = field(default_factory=list)
 
@@ -109,6 +110,7 @@ def need_of(backlog: Backlog, node: Node, spec: FleetSpec) -> Need:
         if lane.mean_s is None:
             need.assumed.append(name)
         mean_s = spec.task_s if lane.mean_s is None else lane.mean_s
+        need.lanes.add(name)
         need.tasks += lane.unfinished
         need.node_s += lane.unfinished * mean_s / slots
         busy += lane.unfinished / slots
@@ -168,7 +170,7 @@ def _for_shape(state: FleetState, spec: FleetSpec, backlog: Backlog, limits: Lim
     live = state.workers_live()
     mine = [job for job in live if job.shape == spec.shape]
     need = need_of(backlog, node_of(spec, limits), spec)
-    have_s = headroom_s(live if len(state.work_shapes()) == 1 else mine, spec, now_utc)
+    have_s = headroom_s([job for job in live if _helps(state, job, need, backlog, limits)], spec, now_utc)
     nodes_live = sum(job.nodes for job in mine if not state.stands_by(job))
     numbers = {
         "tasks": need.tasks, "need_node_s": round(need.node_s), "headroom_node_s": round(have_s),
@@ -184,6 +186,12 @@ def _for_shape(state: FleetState, spec: FleetSpec, backlog: Backlog, limits: Lim
             reason=f"{surplus.token} still waits, and {_work(need)} needs no more than what is there already",
         )  # fmt: skip
     return Plan(action=NOTHING, reason=_enough(need, backlog, have_s, nodes_live), **facts)
+
+
+def _helps(state: FleetState, job: Job, need: Need, backlog: Backlog, limits: Limits | None) -> bool:
+    """True when the nodes of a job, of whatever shape, can take everything that this need is made of."""
+    own = state.spec_of(job)
+    return own is None or need.lanes <= need_of(backlog, node_of(own, limits), own).lanes
 
 
 def _work(need: Need) -> str:

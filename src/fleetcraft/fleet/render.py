@@ -17,6 +17,7 @@ from fleetcraft.schedulers.api import JobRef, JobRequest
 
 # Words that the script fills in when it runs; each becomes a quoted variable, never pasted text.
 JOB_ID, DEADLINE = "@fleetcraft-job-id@", "@fleetcraft-deadline@"
+EARLY_S = 60.0
 _VARIABLES = {JOB_ID: '"$job_id"', DEADLINE: '"$deadline"'}
 
 Launch = Callable[[Sequence[str]], Sequence[str]]  # the argv that starts words on every node of this job
@@ -203,20 +204,34 @@ run_step() {
 """.strip("\n")
 
 # On each node: start the worker, and tell it once, alone, when the file appears or a signal comes. To a worker a third
-# signal means to end now, so it is told once.
+# signal means to end now, so it is told once. One that was killed is started anew: on its own host, a new life sees by
+# the process table what no other node can know, and takes over what was left.
 _NODE = r"""
 stop=$1; shift
-"$@" &
-worker=$!
-told=
-tell() { [ -n "$told" ] || { told=1; kill -s USR1 "$worker" 2>/dev/null; }; }
+worker= told= sent= lives=4
+send() { [ -n "$sent" ] || { sent=1; kill -s USR1 "$worker" 2>/dev/null; }; }
+tell() { told=1; [ -z "$worker" ] || send; }
 trap tell TERM INT USR1 USR2
-while kill -0 "$worker" 2>/dev/null; do
-  [ ! -e "$stop" ] || tell
-  sleep 1 &
-  wait -n "$worker" "$!"
+while :; do
+  [ -z "$told" ] || exit 0
+  "$@" &
+  worker=$!
+  [ -z "$told" ] || send
+  while kill -0 "$worker" 2>/dev/null; do
+    [ ! -e "$stop" ] || tell
+    sleep 5 &
+    nap=$!
+    # A shell that cannot wait for one of two says 2 at once.
+    wait -n "$worker" "$nap" 2>/dev/null || [ $? -ne 2 ] || sleep 1
+    kill "$nap" 2>/dev/null
+  done
+  wait "$worker"
+  code=$?
+  lives=$((lives - 1))
+  if [ "$code" -le 128 ] || [ -n "$told" ] || [ "$lives" -le 0 ]; then exit "$code"; fi
+  echo "The worker on ${HOSTNAME:-this node} was ended by signal $((code - 128)); it is started anew." >&2
+  worker=
 done
-wait "$worker"
 """.strip("\n")
 
 
@@ -236,6 +251,14 @@ def script_line(words: Sequence[str]) -> str:
             if mark in word and word != mark:
                 raise UsageError(f"The launcher turned {mark} into {word!r}; it must stay a word of its own.")
     return " ".join(_VARIABLES.get(word) or quote(word) for word in words)
+
+
+def _may_signal(spec: FleetSpec) -> bool:
+    """A short job would lose much of its time: a scheduler may send the signal up to a minute too early.
+
+    Its workers go by the deadline alone, which is exact.
+    """
+    return spec.signal_before_s > 0 and spec.signal_before_s + EARLY_S <= spec.time_limit_s / 4
 
 
 def request_for(
@@ -266,8 +289,8 @@ def request_for(
         exclude=tuple(sorted({*spec.exclude, *exclude})),
         begin_utc=begin_utc,
         after_any=tuple(after),
-        signal="USR1" if spec.signal_before_s > 0 else None,
-        signal_before_s=min(spec.signal_before_s, max(1.0, spec.time_limit_s / 4)),
+        signal="USR1" if _may_signal(spec) else None,
+        signal_before_s=spec.signal_before_s,
         requeue=rules.requeue,
         output="/dev/null" if "%" in job.output or "\\" in job.output else job.output,
         cwd=job.root if spec.cwd is None else spec.cwd,

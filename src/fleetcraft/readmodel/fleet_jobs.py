@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fleetcraft.core.quantities import format_duration
-from fleetcraft.core.states import JobState
+from fleetcraft.core.states import JobState, Outcome
 from fleetcraft.fleet.look import Look
 from fleetcraft.fleet.state import Job, Phase
 from fleetcraft.fleet.tail import job_ids
 from fleetcraft.readmodel.lives import WorkerView
 from fleetcraft.schedulers.api import JobView
+from fleetcraft.spool.reading import SpoolFold
 
 OPEN, REJECTED, SUBMITTED = "open", "rejected", "submitted"
 
@@ -40,7 +42,8 @@ class FleetJobView:
     age_s: float | None  # of what is said here
     stale: bool  # the scheduler was asked and did not answer for it
     workers: int  # that are up in it
-    tasks: int | None  # that its workers ended; None: no worker of it is known
+    tasks: int | None  # that succeeded in it; None: no worker of it is known
+    attempts: Mapping[str, int]  # that ended in it, by outcome
     gpu_hours: float
     idle_tail_s: float | None
     idle_gpu_hours: float | None
@@ -54,11 +57,31 @@ class FleetJobView:
         }
 
 
-def view_job(fleet: str, job: Job, look: Look | None, workers: Iterable[WorkerView], now_utc: float) -> FleetJobView:
+def outcomes_of(reader: SpoolFold) -> dict[str, dict[str, int]]:
+    """How many attempts of each worker life ended how, as their heartbeats say."""
+    found: dict[str, dict[str, int]] = {}
+    for life, reading in reader.lives.items():
+        counts = (reading.heartbeat or {}).get("counts")
+        if isinstance(counts, Mapping):
+            found[life] = {str(name): value for name, value in counts.items() if isinstance(value, int) and value}
+    return found
+
+
+def view_job(
+    fleet: str,
+    job: Job,
+    look: Look | None,
+    workers: Iterable[WorkerView],
+    outcomes: Mapping[str, Mapping[str, int]],
+    now_utc: float,
+) -> FleetJobView:
     """One job as it is known now; `look` is the answer of the scheduler, if it was asked."""
     view = look.views.get(job.token) if look is not None else None
     ids = job_ids(job)
     mine = [worker for worker in workers if worker.job_id in ids]
+    attempts: Counter[str] = Counter()
+    for worker in mine:
+        attempts.update(outcomes.get(worker.life, {}))
     stale = bool(look is not None and job.is_live and job.ref is not None and (view is None or view.stale))
     fresh_utc = look.at_utc if look is not None and view is not None and not view.stale else None
     known_utc = fresh_utc if fresh_utc is not None else (job.seen_utc or job.intent_utc)
@@ -83,7 +106,8 @@ def view_job(fleet: str, job: Job, look: Look | None, workers: Iterable[WorkerVi
         age_s=None if known_utc is None else round(max(0.0, now_utc - known_utc), 1),
         stale=stale,
         workers=sum(worker.is_running for worker in mine),
-        tasks=sum(worker.done for worker in mine) if mine else None,
+        tasks=attempts[Outcome.SUCCEEDED.value] if mine else None,
+        attempts=dict(attempts),
         gpu_hours=round(job.node_seconds(now_utc) * job.gpus_per_node / 3600, 4),
         idle_tail_s=_number(idle, "since_last_task_s"),
         idle_gpu_hours=_number(idle, "gpu_hours"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.look import Look
-from fleetcraft.fleet.notify import standing
+from fleetcraft.fleet.notify import EMPTY, Standing, standing
 from fleetcraft.fleet.state import FleetState
 from fleetcraft.readmodel.fleet_jobs import FleetJobView, nodes_by_state, view_job
 from fleetcraft.readmodel.lives import WorkerView
@@ -40,7 +40,7 @@ class FleetView:
     node_hours: float
     node_hour_cap: float | None
     idle_gpu_hours: float  # measured after the last task of jobs that ended
-    tasks: int  # that its workers ended
+    tasks: int  # that succeeded in its jobs
     unfinished: int | None  # tasks that wait or run; None: not read
     problems: tuple[str, ...]
 
@@ -55,6 +55,7 @@ def view_fleet(
     state: FleetState,
     look: Look | None,
     workers: Sequence[WorkerView],
+    outcomes: Mapping[str, Mapping[str, int]],
     *,
     unfinished: int | None = None,
     all_jobs: bool = False,
@@ -63,7 +64,7 @@ def view_fleet(
     now_utc = fleet.now()
     spec = state.spec() or state.specs.get(max(state.specs, default=0))
     word = standing(state, fleet, unfinished=unfinished)
-    jobs = [view_job(fleet.name, job, look, workers, now_utc) for job in state.jobs.values()]
+    jobs = [view_job(fleet.name, job, look, workers, outcomes, now_utc) for job in state.jobs.values()]
     live = [job for job in jobs if job.is_live]
     ended = [job for job in reversed(jobs) if not job.is_live]
     problems = list(state.problems)
@@ -78,7 +79,7 @@ def view_fleet(
         profile=spec.site.profile if spec else None,
         partition=spec.site.partition.name if spec else None,
         standing=word.word,
-        sentence=word.text,
+        sentence=_sentence(state, word),
         answered=None if look is None else look.answered,
         jobs=(*live, *(ended if all_jobs else ended[:_ENDED_SHOWN])),
         ended_jobs=len(ended),
@@ -94,6 +95,12 @@ def view_fleet(
         unfinished=unfinished,
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _sentence(state: FleetState, word: Standing) -> str:
+    if word.word == EMPTY and state.jobs and not any(job.serves_work for job in state.jobs.values()):
+        return "only held nodes and checks stand on its record, and none of them is live"
+    return word.text.removeprefix(f"{word.word}: ")
 
 
 def _unanswered(live: Iterable[FleetJobView]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.fleet import records as kinds
-from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.records import Record
 from fleetcraft.fleet.state import FleetState, Job, Phase
 
@@ -36,27 +35,27 @@ class FleetExplanation:
         }
 
 
-def explain_fleet(fleet: Fleet, state: FleetState, *, most: int = _SHOWN) -> FleetExplanation:
+def explain_fleet(name: str, log: Sequence[Record], state: FleetState, *, most: int = _SHOWN) -> FleetExplanation:
     """The last decisions about a fleet, newest first."""
-    records = [record for record in fleet.log.records if record.kind in _DECISIONS]
+    records = [record for record in log if record.kind in _DECISIONS]
     shown = list(reversed(records[-most:]))
-    sentences = [_head(fleet, state)]
+    sentences = [_head(name, state)]
     for record in shown:
         sentences += _tell(record)
     if len(records) > len(shown):
         sentences.append(f"{len(records) - len(shown)} earlier decisions are not shown.")
     sentences += state.problems
-    return FleetExplanation(name=fleet.name, job=None, sentences=tuple(sentences), evidence=tuple(_evidence(shown)))
+    return FleetExplanation(name=name, job=None, sentences=tuple(sentences), evidence=tuple(_evidence(shown)))
 
 
-def explain_job(fleet: Fleet, job: Job) -> FleetExplanation:
+def explain_job(name: str, log: Sequence[Record], job: Job) -> FleetExplanation:
     """Everything that was decided and seen about one job, oldest first."""
-    records = [record for record in fleet.log.records if _is_about(record, job.token)]
+    records = [record for record in log if _is_about(record, job.token)]
     sentences = [_job_head(job)]
     for record in records:
         sentences += _tell(record)
     return FleetExplanation(
-        name=fleet.name,
+        name=name,
         job=str(job.ref) if job.ref is not None else job.token,
         sentences=tuple(sentences),
         evidence=tuple(_evidence(records)),
@@ -80,13 +79,13 @@ def _is_about(record: Record, token: str) -> bool:
     return body.get("token") == token or token in (body.get("tokens") or ())
 
 
-def _head(fleet: Fleet, state: FleetState) -> str:
+def _head(name: str, state: FleetState) -> str:
     live = state.live()
     spec = state.spec() or state.specs.get(max(state.specs, default=0))
     shape = (
         f"{spec.nodes} nodes of {spec.site.partition.name} ({spec.site.profile})" if spec is not None else "no shape"
     )
-    return f"Fleet {fleet.name} has {len(live)} live jobs; it was asked to be {shape}."
+    return f"Fleet {name} has {len(live)} live jobs; it was asked to be {shape}."
 
 
 def _job_head(job: Job) -> str:

@@ -1,7 +1,8 @@
 """What the Slurm adapter knows of each job between two looks, and how a new look changes it.
 
 The last view stays until a better one comes: a failed question never replaces it, and a job that is in no answer is
-missing before it is lost.
+missing before it is lost. A controller that crashed gives the id of a job that it forgot to the next one, so a row
+that carries another token says nothing about ours.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ from dataclasses import dataclass, replace
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.schedulers.api import JobRef, JobView
-from fleetcraft.schedulers.slurm_accounting import AccountAnswer, AccountJob
+from fleetcraft.schedulers.slurm_accounting import SKEW_S, AccountAnswer, AccountJob
 from fleetcraft.schedulers.slurm_args import carries, token_in
 from fleetcraft.schedulers.slurm_commands import base_ids
 from fleetcraft.schedulers.slurm_rows import QueueRow
-from fleetcraft.schedulers.slurm_verdict import Evidence, ExitRecord, Policy, reconcile, view
+from fleetcraft.schedulers.slurm_verdict import (
+    ARRAY_GONE,
+    ARRAY_QUEUED,
+    Evidence,
+    ExitRecord,
+    Policy,
+    reconcile,
+    view,
+)
 
 # A queue that calls a job ended is asked about its exit code in accounting so often; that one may lag for ever.
 _EXIT_CODE_LOOKS = 3
@@ -35,6 +44,17 @@ class _Known:
     looks_after_end: int = 0
     is_settled: bool = False  # nothing can change any more
     exit_record: ExitRecord | None = None
+    may_requeue: bool = True  # until it is known that it was submitted otherwise
+
+    def is_row(self, name: str, comment: str, submit_utc: float | None) -> bool:
+        """True when a row under this job's id may speak of it, and not of another that has or had the same id."""
+        if not self.token or carries(self.token, name, comment):
+            return True
+        if token_in(name, comment):
+            return False
+        # Names are cut and comments rewritten: without any token, only an older submission is surely another's.
+        since = self.submit_utc
+        return since is None or submit_utc is None or submit_utc >= since - SKEW_S
 
 
 class Look:
@@ -43,6 +63,7 @@ class Look:
     def __init__(self, rows: Iterable[QueueRow]) -> None:
         self._exact: dict[str, QueueRow] = {}
         self._arrays: dict[str, list[QueueRow]] = {}
+        self.bases = {row.id.base for row in rows}
         for row in rows:
             self._exact[row.id.key] = row
             if row.id.task is not None or row.id.spans is not None:
@@ -76,22 +97,36 @@ class JobMemory:
         known = self._jobs.get(str(ref))
         if known is None:
             known = self._jobs[str(ref)] = _Known(first_seen_s=self._clock.mono())
+            whole = self._jobs.get(str(replace(ref, id=ref.id.partition("_")[0])))
+            if whole is not None and whole is not known:
+                # An element was submitted with its array.
+                known.token, known.submit_utc, known.may_requeue = whole.token, whole.submit_utc, whole.may_requeue
         return known
 
-    def submitted(self, ref: JobRef, token: str, now_utc: float) -> None:
+    def submitted(self, ref: JobRef, token: str, now_utc: float, *, may_requeue: bool = True) -> None:
         """Accounting keeps jobs for years and ids come again: rows older than this are another job's."""
-        known = self._known(ref)
-        known.token, known.submit_utc = token, now_utc
+        self._jobs[str(ref)] = _Known(
+            first_seen_s=self._clock.mono(), token=token, submit_utc=now_utc, may_requeue=may_requeue
+        )
+
+    def learn_requeue(self, may_requeue: Mapping[str, bool]) -> None:
+        """Whether jobs may come back after their end, by `str(ref)`: no row of Slurm tells."""
+        for text, may in may_requeue.items():
+            self._known(_ref(text)).may_requeue = may
 
     def take_over(self, views: Iterable[JobView], exit_records: Mapping[str, ExitRecord]) -> None:
         """What another process knew, and what jobs wrote about their own end."""
         for seen in views:
             known = self._known(seen.ref)
+            if known.token and seen.token and known.token != seen.token:
+                # Two jobs of one id: the controller forgot the older one, and the id is the newer one's.
+                if (seen.submit_utc or 0.0) <= (known.submit_utc or 0.0):
+                    continue
+                known = self._jobs[str(seen.ref)] = _Known(first_seen_s=self._clock.mono())
             if known.view is None:
                 known.view, known.token, known.submit_utc = seen, seen.token, known.submit_utc or seen.submit_utc
         for text, record in exit_records.items():
-            job, _, cluster = text.partition(";")
-            known = self._known(JobRef(id=job, cluster=cluster or None))
+            known = self._known(_ref(text))
             if known.exit_record != record:
                 known.exit_record, known.is_settled = record, False
 
@@ -104,9 +139,10 @@ class JobMemory:
 
     def needs_accounting(self, ref: JobRef, look: Look) -> bool:
         """True for what left the queue, or stands there as ended; never for what lives."""
-        if self._known(ref).is_settled:
+        known = self._known(ref)
+        if known.is_settled:
             return False
-        row = look.of(ref.id)
+        row = _row_of(known, ref, look)
         return row is None or row.state.phase.startswith("terminal")
 
     def submitted_utc(self, refs: Sequence[JobRef]) -> dict[str, float]:
@@ -128,14 +164,18 @@ class JobMemory:
         known = self._known(ref)
         if known.is_settled:
             return known.view, False
-        row = look.of(ref.id)
+        row = _row_of(known, ref, look)
         answer = next((accounting[base] for base in base_ids([ref]) if base in accounting), None)
         account = answer.of(ref.id) if answer is not None else None
+        if account is not None:
+            account = account.only(lambda kept: known.is_row(kept.name, "", kept.submit_utc))
         # Where there is no accounting there is nothing more to learn from it.
         account_answered = answer is not None and answer.query in ("ok", "disabled")
         self._count(known, is_missing=row is None)
         is_absent = row is None and account is None and account_answered
-        if row is None and account is None and known.view is None and known.exit_record is None and not known.token:
+        array = _array_of(known, ref, look, answer) if is_absent else None
+        is_new = known.view is None and known.exit_record is None and not known.token
+        if row is None and account is None and is_new and array is None:
             return None, is_absent
         now_s = self._clock.mono()
         last = known.view
@@ -148,6 +188,8 @@ class JobMemory:
             exit_record=known.exit_record,
             age_s=self._age_s(known, now_s),
             absent_s=None if known.missing_since_s is None else now_s - known.missing_since_s,
+            may_requeue=known.may_requeue,
+            array=array,
             polls_missing=known.polls_missing,
             restarts=last.restarts if last is not None else None,
         )
@@ -201,19 +243,26 @@ class JobMemory:
         """The view of a row of a listing, which is remembered too."""
         ref = JobRef(id=row.id.key, cluster=row.id.cluster or cluster)
         # Other people's work with the same account passes through here every day; only ours is kept.
-        ours = str(ref) in self._jobs or bool(token_in(row.name, row.comment))
+        token = token_in(row.name, row.comment)
+        ours = str(ref) in self._jobs or bool(token)
         known = self._known(ref) if ours else _Known(first_seen_s=0.0)
+        if not known.is_row(row.name, row.comment, row.submit_utc):
+            # The controller gave the id to this job: what was known under it was another's.
+            known = _Known(first_seen_s=self._clock.mono())
+            if token:
+                self._jobs[str(ref)] = known
         last = known.view
         evidence = Evidence(
             last=last.raw_state if last is not None else None,
             queue=row,
             account_answered=False,
             exit_record=known.exit_record,
+            may_requeue=known.may_requeue,
             restarts=last.restarts if last is not None else None,
         )
         verdict = reconcile(evidence, self._policy)
         seen = view(ref, verdict, queue=row, last=last)
-        known.token = seen.token
+        known.token = seen.token or known.token
         known.submit_utc = known.submit_utc or seen.submit_utc
         self._count(known, is_missing=False)
         if not known.is_settled:
@@ -223,13 +272,40 @@ class JobMemory:
     def from_accounting(self, token: str, answer: AccountAnswer) -> list[JobView]:
         """The jobs of an accounting answer that carry the token; their steps and elements come with them."""
         views: list[JobView] = []
-        for key, job in answer.jobs.items():
-            if not carries(token, job.latest.name, ""):
+        for key, found in answer.jobs.items():
+            job = found.only(lambda row: carries(token, row.name))
+            # A refused submission leaves a row with our token, and was never a job.
+            if job is None or job.refused:
                 continue
             ref = JobRef(id=key)
-            verdict = reconcile(Evidence(account=job), self._policy)
-            seen = replace(view(ref, verdict, account=job), token=token)
             known = self._known(ref)
-            known.token, known.view = token, seen
+            evidence = Evidence(account=job, may_requeue=known.may_requeue)
+            seen = replace(view(ref, reconcile(evidence, self._policy), account=job), token=token)
             views.append(seen)
+            # Whoever has the id now keeps it.
+            if known.token in ("", token):
+                known.token, known.view = token, seen
         return views
+
+
+def _ref(text: str) -> JobRef:
+    job, _, cluster = text.partition(";")
+    return JobRef(id=job, cluster=cluster or None)
+
+
+def _row_of(known: _Known, ref: JobRef, look: Look) -> QueueRow | None:
+    """The row under the job's id, if it is its own."""
+    row = look.of(ref.id)
+    return row if row is not None and known.is_row(row.name, row.comment, row.submit_utc) else None
+
+
+def _array_of(known: _Known, ref: JobRef, look: Look, answer: AccountAnswer | None) -> str | None:
+    """What is left of the array of an element that no source has a row of; None for what is no such element."""
+    base, _, task = ref.id.partition("_")
+    has_run = known.view is not None and bool(known.view.nodes)
+    if not task.isdigit() or has_run:
+        return None
+    if base in look.bases:
+        return ARRAY_QUEUED
+    in_accounting = answer is not None and any(job.latest.id.base == base for job in answer.jobs.values())
+    return ARRAY_GONE if in_accounting or known.token or known.view is not None else None

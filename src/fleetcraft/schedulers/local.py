@@ -319,7 +319,7 @@ class LocalScheduler:
     def command(self, words: Sequence[str], job: JobRef | None = None) -> list[str]:
         """See `Scheduler.command`."""
         if job is not None:
-            return ["env", f"{MARK}={job.id}", *words]
+            return ["env", f"{MARK}={os.path.join(self._root, 'jobs', job.id)}", *words]
         return _python("nodes", *words)
 
     def describe(self) -> Mapping[str, Any]:

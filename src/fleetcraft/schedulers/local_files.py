@@ -20,7 +20,8 @@ from fleetcraft.schedulers.tokens import check_token, is_token
 from fleetcraft.store.files import Files, publish_file
 from fleetcraft.transports.processes import Process, boot_id, lives, process
 
-# Every process of a job carries it, so that they are found whatever their parent, group or session is.
+# Every process of a job carries it, with the job's folder as its value, so that they are found whatever their parent,
+# group or session is. A token alone would do only within one root.
 MARK = "FLEETCRAFT_LOCAL_JOB"
 NODES = "FLEETCRAFT_LOCAL_NODES"
 NODE = "FLEETCRAFT_NODE"

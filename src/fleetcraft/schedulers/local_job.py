@@ -110,7 +110,7 @@ class Minder:
         folder.write("started.json", {"at_utc": began_utc, "limit_utc": end_utc})
         env = {name: value for name, value in os.environ.items() if not name.startswith(("FLEETCRAFT_", "SLURM_"))}
         env |= request["env"] | {
-            MARK: folder.token,
+            MARK: folder.path,
             NODES: str(request["nodes"]),
             "FLEETCRAFT_JOB_ID": folder.token,
             "FLEETCRAFT_JOB_NODES": str(request["nodes"]),
@@ -159,7 +159,7 @@ class Minder:
         for ask in asks:
             if ask.startswith("signal."):
                 self._folder.unask(ask)
-                for seen in marked(MARK, self._folder.token):
+                for seen in marked(MARK, self._folder.path):
                     signal_exactly(seen, _number(ask.rsplit(".", 1)[1]))
 
     def _stop(self, pid: int, state: JobState, began_utc: float, reason: str) -> None:
@@ -172,7 +172,7 @@ class Minder:
         began_s = self._clock.mono()
         warned = False
         while True:
-            left = marked(MARK, self._folder.token)
+            left = marked(MARK, self._folder.path)
             passed_s = self._clock.mono() - began_s
             if not left or passed_s > grace_s + _KILLED_S:
                 return code if code is not None or pid is None else self._code_of(pid)

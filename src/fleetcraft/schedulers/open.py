@@ -50,10 +50,15 @@ class PolledScheduler:
         """See `Scheduler.observe`."""
         return self.poll.observe(refs, self._inner.observe)
 
-    def remember(self, views: Iterable[JobView] = (), exit_records: Mapping[str, ExitRecord] | None = None) -> None:
+    def remember(
+        self,
+        views: Iterable[JobView] = (),
+        exit_records: Mapping[str, ExitRecord] | None = None,
+        may_requeue: Mapping[str, bool] | None = None,
+    ) -> None:
         """Hand on what is known already to an adapter that can use it."""
         if isinstance(self._inner, SlurmScheduler):
-            self._inner.remember(views, exit_records)
+            self._inner.remember(views, exit_records, may_requeue)
 
     def submit(self, request: JobRequest) -> Submission:
         """See `Scheduler.submit`."""

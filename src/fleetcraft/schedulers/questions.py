@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fleetcraft.core.clock import Clock
@@ -14,14 +15,13 @@ from fleetcraft.schedulers import slurm_commands as commands
 from fleetcraft.schedulers import slurm_site as site_text
 from fleetcraft.schedulers.api import AccountLimits, JobRef, Limits, PartitionLimits
 from fleetcraft.schedulers.slurm_accounting import (
-    ACCOUNT_FIELDS,
     ACCOUNT_FIND_FIELDS,
     AccountAnswer,
     read_sacct,
 )
 from fleetcraft.schedulers.slurm_args import Site
 from fleetcraft.schedulers.slurm_limits import read_associations, read_qos
-from fleetcraft.schedulers.slurm_rows import QUEUE_HOT, QueueAnswer, read_squeue
+from fleetcraft.schedulers.slurm_rows import QUEUE_LOOK, QueueAnswer, read_squeue
 from fleetcraft.transports.api import Answer, Surroundings, Transport
 
 T = TypeVar("T")
@@ -45,7 +45,8 @@ class Questions:
         self._timeout_s = timeout_s
         self._clock = clock
         self._kept: dict[str, tuple[float, Any]] = {}
-        self._fields: tuple[str, ...] = ACCOUNT_FIELDS
+        # With the names: an id alone does not tell whose job a row speaks of.
+        self._fields: tuple[str, ...] = ACCOUNT_FIND_FIELDS
         self._has_accounting: bool | None = None
 
     def run(
@@ -67,10 +68,18 @@ class Questions:
 
     # Jobs
 
-    def queue(self, fields: tuple[str, ...] = QUEUE_HOT) -> QueueAnswer:
+    def queue(self, fields: tuple[str, ...] = QUEUE_LOOK) -> QueueAnswer:
         """Every job of this user that the controller knows, in one question."""
-        answer = self.run(commands.squeue_argv(fields, site=self._site))
-        return read_squeue(answer.out, answer.err, answer.code, fields=fields, problem=answer.problem)
+        answer = self._ask_queue(fields)
+        if answer.query == "unsupported_option" and self._site.me_option and (user := self.user()) is not None:
+            # Before 20.02 there was no --me.
+            self._site = replace(self._site, me_option=False, user=user)
+            answer = self._ask_queue(fields)
+        return answer
+
+    def _ask_queue(self, fields: tuple[str, ...]) -> QueueAnswer:
+        said = self.run(commands.squeue_argv(fields, site=self._site))
+        return read_squeue(said.out, said.err, said.code, fields=fields, problem=said.problem)
 
     def accounting(
         self, refs: Sequence[JobRef], submitted_utc: Mapping[str, float]
@@ -107,7 +116,7 @@ class Questions:
     def _account_fields(self) -> tuple[str, ...]:
         said = self.run(commands.helpformat_argv())
         known = set(said.out.lower().split()) if said.code == 0 else set()
-        return tuple(name for name in ACCOUNT_FIELDS if name.lower() in known) or self._fields
+        return tuple(name for name in ACCOUNT_FIND_FIELDS if name.lower() in known) or self._fields
 
     def accounting_of_user(self) -> AccountAnswer:
         """The jobs of this user since two weeks ago, with their names."""

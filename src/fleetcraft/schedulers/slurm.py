@@ -75,6 +75,8 @@ class SlurmScheduler:
         argv = args.sbatch_argv(request, now_utc=self._clock.utc(), site=self._site)
         known = self._look_up_first(request.token)
         if known is not None:
+            if known.ref is not None:
+                self._memory.learn_requeue({str(known.ref): request.requeue})
             return known
         refusal = self._make_output_folder(request)
         if refusal is not None:
@@ -87,10 +89,13 @@ class SlurmScheduler:
             reply = self._send(request, argv, script)
         if reply.outcome is SubmitOutcome.AMBIGUOUS:
             self._lost_replies[request.token] = self._clock.mono()
-            return self._settle_lost_reply(request.token, reply)
+            reply = self._settle_lost_reply(request.token, reply)
+            if reply.ref is not None:
+                self._memory.learn_requeue({str(reply.ref): request.requeue})
+            return reply
         self._lost_replies.pop(request.token, None)
         if reply.ref is not None:
-            self._memory.submitted(reply.ref, request.token, self._clock.utc())
+            self._memory.submitted(reply.ref, request.token, self._clock.utc(), may_requeue=request.requeue)
         return reply
 
     def _send(self, request: JobRequest, argv: Sequence[str], script: bytes) -> Submission:
@@ -200,7 +205,9 @@ class SlurmScheduler:
         answer = self._ask.queue(QUEUE_WIDE)
         if answer.query != "ok":
             return self._unanswered(answer)
-        views = [self._memory.from_queue(row, self._site.cluster) for row in answer.rows if is_wanted(row)]
+        # A refused submission leaves a row with our token, and was never a job.
+        rows = [row for row in answer.rows if not row.refused and is_wanted(row)]
+        views = [self._memory.from_queue(row, self._site.cluster) for row in rows]
         return Observation(
             at_utc=self._clock.utc(),
             jobs={str(view.ref): view for view in views},
@@ -246,9 +253,18 @@ class SlurmScheduler:
             queries=1,
         )
 
-    def remember(self, views: Iterable[JobView] = (), exit_records: Mapping[str, ExitRecord] | None = None) -> None:
-        """Take over what another process knew, and what jobs wrote about their own end, by `str(ref)`."""
+    def remember(
+        self,
+        views: Iterable[JobView] = (),
+        exit_records: Mapping[str, ExitRecord] | None = None,
+        may_requeue: Mapping[str, bool] | None = None,
+    ) -> None:
+        """Take over what another process knew, and what jobs wrote about their own end, by `str(ref)`.
+
+        `may_requeue` False: the job was submitted so that it never comes back. The scheduler's rows do not tell it.
+        """
         self._memory.take_over(views, exit_records or {})
+        self._memory.learn_requeue(may_requeue or {})
 
     # Wishes
 
@@ -294,7 +310,10 @@ class SlurmScheduler:
 def _only_job(seen: Observation) -> JobRef | None:
     """The job to go on with; of several, one that has not ended."""
     views = sorted(seen.jobs.values(), key=lambda view: (view.state.ended, view.state is JobState.UNKNOWN, view.ref))
-    return views[0].ref if views else None
+    if not views:
+        return None
+    # What was submitted is the whole array, or the whole of a job of many parts.
+    return replace(views[0].ref, id=commands.base_ids([views[0].ref])[0])
 
 
 def _change_of(ref: JobRef, answer: Answer) -> Change:

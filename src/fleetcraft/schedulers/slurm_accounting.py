@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from fleetcraft.schedulers.slurm_causes import is_bad
@@ -97,6 +97,13 @@ class AccountJob:
         """True for the trace of a submission that sbatch refused: it used up an id, and was never a job."""
         return self.latest.state.outcome == "failed" and self.never_ran
 
+    def only(self, is_wanted: Callable[[AccountRow], bool]) -> AccountJob | None:
+        """The job by those of its rows that are wanted; None when there are none. An id may stand for several jobs."""
+        kept = tuple(row for row in self.attempts if is_wanted(row))
+        if len(kept) == len(self.attempts):
+            return self
+        return replace(self, latest=kept[-1], attempts=kept) if kept else None
+
     @property
     def stale_possible(self) -> bool:
         """True while accounting calls it active: it may be late, only the queue knows."""
@@ -122,10 +129,13 @@ class AccountAnswer:
     text: str = ""
 
     def of(self, key: str) -> AccountJob | None:
-        """The job by its id or by its raw id."""
+        """The job by its id or by its raw id; one row may stand for all elements that were cancelled together."""
         found = self.jobs.get(key)
         if found is None and key in self.raw_keys:
             found = self.jobs.get(self.raw_keys[key])
+        base, _, task = key.partition("_")
+        if found is None and task.isascii() and task.isdigit() and len(task) <= 18 and base in self.jobs:
+            found = self.jobs[base].only(lambda row: row.id.covers(int(task)))
         return found
 
 

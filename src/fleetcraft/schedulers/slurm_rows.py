@@ -37,6 +37,8 @@ _LETTERS = {
 }
 # The last field may hold whatever a person wrote; it takes all that is left of its row.
 QUEUE_HOT = ("id", "state", "submit", "start", "end", "limit", "partition", "node_count", "nodes", "reason")
+# Ids are used again: only a row that tells whose job it is may speak for one.
+QUEUE_LOOK = (*QUEUE_HOT, "comment", "name")
 QUEUE_WIDE = (*QUEUE_HOT, "gres", "dependency", "comment", "name")
 # At most this much of what cannot be read is shown.
 _SHOWN = 120

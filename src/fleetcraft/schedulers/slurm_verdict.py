@@ -24,6 +24,8 @@ QUEUE, ACCOUNTING, EXIT_RECORD, MEMORY = "queue", "accounting", "exit_record", "
 _MAY_RETURN = frozenset({"node_fail", "preempted", "boot_fail"})
 # What stands in the place of a signal for an output file that could not be opened and for memory that ran out.
 _NO_SIGNALS = frozenset({0, 53, 125})
+# Where an array stands that has no record of one of its elements.
+ARRAY_QUEUED, ARRAY_GONE = "queued", "gone"
 # A record with code 0 does not outweigh these: the script was not the one that ended the job.
 _ENDED_FROM_OUTSIDE = _MAY_RETURN | {"cancelled", "timeout", "deadline"}
 
@@ -66,6 +68,7 @@ class Evidence:
     age_s: float | None = None  # since the submission
     absent_s: float | None = None  # since the queue last knew the job as one that goes on
     may_requeue: bool = True  # False: submitted with --no-requeue, so that an end is an end
+    array: str | None = None  # for an array element that has no record: what is left of its array, see below
     polls_missing: int = 0  # answers in a row in which no source knew it
     restarts: int | None = None  # as counted so far
 
@@ -207,6 +210,8 @@ def _ended(ended: StateReading, evidence: Evidence, policy: Policy, *, may_be_ba
     if isinstance(evidence.account, AccountJob) and evidence.account.suspect and job_state is JobState.DONE:
         steps = ", ".join(evidence.account.bad_steps)
         notes.append(f"suspect: a part of it failed{f' (steps {steps})' if steps else ''}")
+    if exclude_nodes_hint(outcome):
+        notes.append("the next try had better go around its nodes")
     good = job_state is JobState.DONE
     # The table speaks of causes such as stdio; an outcome that it does not know is never tried again by itself.
     retry = None if good else retry_after(cause or outcome)
@@ -329,7 +334,10 @@ def _absent(evidence: Evidence, policy: Policy) -> Verdict:
     away = evidence.absent_s is None or evidence.absent_s > policy.grace_s
     if last is not None and last.outcome in _MAY_RETURN:
         return _ended(last, evidence, policy)
-    if not silent and old and away and _enough_polls(evidence, policy):
+    conclusive = not silent and old and away and _enough_polls(evidence, policy)
+    if evidence.array is not None and not silent:
+        return _element(evidence.array, conclusive=conclusive)
+    if conclusive:
         return Verdict(
             state="LOST",
             job_state=JobState.LOST,
@@ -339,6 +347,23 @@ def _absent(evidence: Evidence, policy: Policy) -> Verdict:
         )
     note = "accounting gave no answer" if silent else "no source knows it yet, or no longer"
     return Verdict(state="UNKNOWN", job_state=JobState.UNKNOWN, source=MEMORY, notes=(note,), next="poll again")
+
+
+def _element(array: str, *, conclusive: bool) -> Verdict:
+    """An element of an array that was there, without a trace of its own: never lost, for it never ran."""
+    gone = missing_element(queue_answered=True, array_in_queue=array == ARRAY_QUEUED, account=None)
+    if gone is None or not conclusive:
+        note = "it has no record; others of its array are in the queue" if gone is None else "it has no record yet"
+        return Verdict(state="UNKNOWN", job_state=JobState.UNKNOWN, source=MEMORY, notes=(note,), next="poll again")
+    return Verdict(
+        state="CANCELLED",
+        job_state=JobState.CANCELLED,
+        terminal=True,
+        outcome="cancelled",
+        source=MEMORY,
+        retry="never",
+        notes=("it left no record: cancelled while it waited, or never started",),
+    )
 
 
 def missing_element(*, queue_answered: bool, array_in_queue: bool, account: StateReading | None) -> str | None:
@@ -394,7 +419,7 @@ def view(
         time_limit_s=_first(queue and queue.time_limit_s, last and last.time_limit_s),
         source=verdict.source,
         stale=verdict.stale,
-        notes=verdict.notes,
+        notes=verdict.notes or (remembered.notes if remembered and verdict.terminal else ()),
     )
 
 

@@ -31,6 +31,7 @@ class Identity:
     nonce: str
     job_id: str | None
     created_utc: float
+    job_restarts: int | None = None  # how often the scheduler had started the job anew when this life began
 
     def as_json(self) -> dict[str, Any]:
         """The content of identity.json."""
@@ -39,7 +40,8 @@ class Identity:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Identity:
         """Read identity.json; raises KeyError or TypeError on foreign content."""
-        return cls(**{name: data[name] for name in cls.__slots__})
+        values = {name: data[name] for name in cls.__slots__ if name != "job_restarts"}
+        return cls(**values, job_restarts=data.get("job_restarts"))
 
 
 def _line(path: str) -> str | None:

@@ -78,7 +78,9 @@ class Life:
         self.on_record: Callable[[Mapping[str, Any]], None] | None = None
 
     @classmethod
-    def begin(cls, spool: Spool, kind: str = "worker", job_id: str | None = None) -> Life:
+    def begin(
+        cls, spool: Spool, kind: str = "worker", job_id: str | None = None, job_restarts: int | None = None
+    ) -> Life:  # fmt: skip
         """Be born: folder, identity and journal first, the state last, so that whoever sees it sees all."""
         nonce = secrets.token_hex(5)
         pid = os.getpid()
@@ -95,6 +97,7 @@ class Life:
             start_ticks=seen.start_ticks if seen else None,
             nonce=nonce,
             job_id=job_id,
+            job_restarts=job_restarts,
             created_utc=stamp_utc(spool.clock.utc()),
         )
         folder = spool.layout.life(identity.life)

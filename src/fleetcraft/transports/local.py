@@ -6,12 +6,15 @@ that the kernel could have given to somebody else meanwhile.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from fleetcraft.core.clock import Clock, SystemClock
 from fleetcraft.transports.api import Answer, Surroundings
@@ -60,17 +63,26 @@ class LocalTransport:
         started_s = self._clock.mono()
         env = surround(os.environ if self._base is None else self._base, surroundings)
         words = tuple(argv)
+        collected_by_others = _may_be_collected_by_others()
+        relay = _Relay.of(words, env) if collected_by_others else None
+        if collected_by_others and relay is None and words:
+            # The child that cannot start it would be collected by others too, and nobody would know why it ended.
+            missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return self._answer(words, started_s, problem=_why_not_started(words, cwd, missing))
         try:
             process = subprocess.Popen(
-                words,
+                words if relay is None else relay.argv,
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
+                pass_fds=() if relay is None else (relay.write_end,),
             )
         except (OSError, ValueError, IndexError) as error:
+            if relay is not None:
+                relay.close()
             return self._answer(words, started_s, problem=_why_not_started(words, cwd, error))
         talk = _Talk(process, stdin, self._most_bytes, self._clock, started_s + timeout_s)
         try:
@@ -79,10 +91,14 @@ class LocalTransport:
             # Interrupted by a person, mostly. The command must not stay behind as nobody's.
             talk.kill()
             talk.collect()
+            if relay is not None:
+                relay.close()
             raise
         if problem:
             talk.kill()
         code = talk.collect()
+        if relay is not None:
+            code = relay.close()
         if talk.is_stuck:
             problem += "; it is stuck in the kernel and could not be ended"
         if problem.startswith(_TOO_SLOW):
@@ -90,7 +106,7 @@ class LocalTransport:
                 _TOO_SLOW, f"timed out after {timeout_s:g} s and was ended with all it had started"
             )
         elif not problem and code is None:
-            problem = "its exit status was taken by another part of this process"
+            problem = "ended by a signal" if relay else "its exit status was taken by another part of this process"
         elif not problem and code is not None and code < 0:
             problem = f"ended by the signal {_signal_name(-code)}"
         return self._answer(
@@ -112,6 +128,39 @@ class LocalTransport:
 
 
 _TOO_SLOW = "timed out"
+# Behind /proc, because a plain shell cannot name a descriptor of two digits.
+_TELL = '"$@"; echo $? >/proc/self/fd/{descriptor}'
+
+
+def _may_be_collected_by_others() -> bool:
+    """Whether this process handles ended children itself, as a worker does: it may collect ours before we can."""
+    return signal.getsignal(signal.SIGCHLD) not in (signal.SIG_DFL, None)
+
+
+class _Relay:
+    """A shell around the command that tells its exit code through a pipe, so that nobody can take it away."""
+
+    def __init__(self, program: str, words: tuple[str, ...]) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self.argv = ("/bin/sh", "-c", _TELL.format(descriptor=self.write_end), "sh", program, *words[1:])
+
+    @classmethod
+    def of(cls, words: tuple[str, ...], env: Mapping[str, str]) -> Self | None:
+        """None for what cannot be started: without the shell, the reason is told."""
+        program = shutil.which(words[0], path=env.get("PATH", os.defpath)) if words else None
+        return cls(program, words) if program is not None else None
+
+    def close(self) -> int | None:
+        """The exit code, None when the shell was ended before it could tell."""
+        os.close(self.write_end)
+        try:
+            told = os.read(self._read_end, 16).strip()
+        except BlockingIOError:
+            told = b""
+        finally:
+            os.close(self._read_end)
+        return int(told) if told.isdigit() else None
 
 
 class _Talk:

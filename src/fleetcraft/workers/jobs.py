@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleetcraft.core.clock import Clock
@@ -33,13 +34,17 @@ _CAUSES = {
     "NODE_FAIL": LossCause.NODE_GONE,
     "BOOT_FAIL": LossCause.NODE_GONE,
 }
+# The run that a life belonged to is over, even if the job itself may be started anew.
+_RUN_OVER = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 
-def open_job_word(clock: Clock, *, every_s: float = ASK_EVERY_S, in_background: bool = True) -> JobWatcher | None:
+def open_job_word(
+    clock: Clock, *, own: Identity | None = None, every_s: float = ASK_EVERY_S, in_background: bool = True
+) -> JobWatcher | None:  # fmt: skip
     """The word of the scheduler whose commands this host has; None where it has none."""
     if shutil.which("squeue") is None:
         return None
-    return JobWatcher(_Slurm(), clock, every_s=every_s, in_background=in_background)
+    return JobWatcher(_Slurm(), clock, own=own, every_s=every_s, in_background=in_background)
 
 
 class _Slurm:
@@ -65,6 +70,10 @@ def weigh(view: JobView, identity: Identity) -> JobWord:
     if view.state in _WAITS:
         # A life has run in it, and now it waits: it was requeued, and a waiting job has no processes.
         return JobWord(ended=True, cause=LossCause.NODE_GONE, text=f"{text}, so it was requeued")
+    if view.state is JobState.ENDING and word in _RUN_OVER:
+        return JobWord(ended=True, cause=_CAUSES[word], text=text)
+    if _began_anew(view, identity):
+        return JobWord(ended=True, cause=LossCause.NODE_GONE, text="it was requeued and began anew since")
     if view.state is JobState.RUNNING and view.start_utc is not None:
         if view.start_utc > identity.created_utc + ANEW_AFTER_S:
             return JobWord(ended=True, cause=LossCause.NODE_GONE, text="it was requeued and began anew since")
@@ -76,12 +85,36 @@ def weigh(view: JobView, identity: Identity) -> JobWord:
     return JobWord(ended=False, text=text)
 
 
+def is_earlier_run(identity: Identity, own: Identity) -> bool:
+    """Whether a life ran in an earlier start of the very job that this one runs in."""
+    if identity.job_id != own.job_id or identity.job_restarts is None or own.job_restarts is None:
+        return False
+    return identity.job_restarts < own.job_restarts
+
+
+def _began_anew(view: JobView, identity: Identity) -> bool:
+    """By the scheduler's own count, which needs no clock."""
+    if view.state not in (JobState.RUNNING, JobState.ENDING) or view.restarts is None:
+        return False
+    return identity.job_restarts is not None and view.restarts > identity.job_restarts
+
+
+def restarts_of_this_job(environment: Mapping[str, str]) -> int | None:
+    """How often the job around this process was started anew; None outside of a job that says so."""
+    if "SLURM_JOB_ID" not in environment:
+        return None
+    # The variable is there only from the second start on.
+    text = environment.get("SLURM_RESTART_COUNT", "0")
+    return int(text) if text.isdecimal() else None
+
+
 @dataclass(slots=True)
 class JobWatcher:
     """Asks the scheduler in the background; call it with a life's identity."""
 
     observe: Callable[[Sequence[JobRef]], Observation]
     clock: Clock
+    own: Identity | None = None  # the life that asks
     every_s: float = ASK_EVERY_S
     in_background: bool = True  # False: only `ask` asks
     _wanted: dict[str, float] = field(default_factory=dict)  # job id: when somebody last asked
@@ -95,6 +128,9 @@ class JobWatcher:
         """The latest answer; the first question about a job only begins to look."""
         if identity.job_id is None:
             return _NO_ANSWER
+        if self.own is not None and is_earlier_run(identity, self.own):
+            # The scheduler's word reached this process at its birth: no question can tell more.
+            return JobWord(ended=True, cause=LossCause.NODE_GONE, text="it was requeued, and this is its later run")
         with self._lock:
             is_new = identity.job_id not in self._wanted
             self._wanted[identity.job_id] = self.clock.mono()
@@ -127,7 +163,10 @@ class JobWatcher:
             return
         while not self._stop.is_set():
             self._news.clear()
-            self.ask()
+            try:
+                self.ask()
+            except Exception as error:  # noqa: BLE001  no answer, and the next question may have one
+                sys.stderr.write(f"the scheduler could not be asked about other jobs: {error!r}\n")
             self._news.wait(self.every_s * random.uniform(0.8, 1.2))  # noqa: S311  no secret
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from fleetcraft.workers.devices import DeviceWatch, ForeignMemory, open_sensor
 from fleetcraft.workers.ears import Ears
 from fleetcraft.workers.farewell import Farewell
 from fleetcraft.workers.health import check_health
-from fleetcraft.workers.jobs import open_job_word
+from fleetcraft.workers.jobs import open_job_word, restarts_of_this_job
 from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.lookout import Lookout
 from fleetcraft.workers.options import WorkerOptions
@@ -45,6 +45,7 @@ from fleetcraft.workers.slots import Capacity
 from fleetcraft.workers.starter import Starter
 from fleetcraft.workers.suspicion import Suspicion
 from fleetcraft.workers.timing import (
+    EARLY_SIGNAL_S,
     FLUSH_EVERY_S,
     FULL_LIMIT_S,
     PAUSE_LIMIT_S,
@@ -76,6 +77,7 @@ class Worker:
         self.exit_code = EXIT_DONE
         self.counts: dict[str, int] = dict.fromkeys((outcome.value for outcome in Outcome), 0)
         self._signals = 0
+        self._stopping = False
         self._looked_alive_boot_s = 0.0
         self._said_full = False
         self._full_since_s: float | None = None
@@ -107,7 +109,8 @@ class Worker:
         cpus = options.cpus if options.cpus is not None else len(os.sched_getaffinity(0))
         capacity = Capacity(cpus, self.sensor.devices(), ForeignMemory(self.sensor, clock))
         self.spool.refresh()
-        self.life = Life.begin(self.spool, job_id=options.job_id or os.environ.get("SLURM_JOB_ID"))
+        job_id = options.job_id or os.environ.get("SLURM_JOB_ID")
+        self.life = Life.begin(self.spool, job_id=job_id, job_restarts=restarts_of_this_job(os.environ))
         self.sink = Sink(self.life)
         now = clock.mono()
         self.ctx = Context(
@@ -127,7 +130,7 @@ class Worker:
         )  # fmt: skip
         self.claimer = Claimer(self.ctx, Upstream(self.spool), self.calls.idle_lanes)
         self.starter = Starter(self.ctx, self.runner, self.calls)
-        self.job_word = open_job_word(clock, every_s=2 * options.job_grace_s)
+        self.job_word = open_job_word(clock, own=self.life.identity, every_s=2 * options.job_grace_s)
         policy = ReapPolicy(
             lease_s=options.lease_s, job_word=self.job_word,
             job_ask_after_s=options.job_grace_s, job_grace_s=options.job_grace_s,
@@ -230,7 +233,7 @@ class Worker:
         for number in self.ears.take() if self.ears.descriptor in self.poller.ready else ():
             self._on_signal(signal.Signals(number).name)
         left = self.ctx.left_s()
-        if left is not None and left <= 0 and self.state is WorkerState.UP:
+        if left is not None and left <= 0 and not self._stopping:
             self._drain(LossCause.WALLTIME, "the deadline is near", stop=True)
         if self.request_timer.due(now) and self.ctx.read_requests():
             self._on_requests()
@@ -241,11 +244,19 @@ class Worker:
         self.sink.record({"t": "note", "what": "signal", "name": name, "at": round(self.clock.utc(), 3)})
         self.sink.sync()
         if self._signals == 1:
-            cause = LossCause.PREEMPTED if "SLURM_JOB_ID" in os.environ else LossCause.DRAINED
-            self._drain(cause, f"signal {name}", stop=True)
+            self._drain(self._cause_of_signal(), f"signal {name}", stop=True)
         elif self._signals >= 3:
             for child in self.supervisor.running():
                 self.supervisor.force(child)
+
+    def _cause_of_signal(self) -> LossCause:
+        if "SLURM_JOB_ID" not in os.environ:
+            return LossCause.DRAINED
+        left_s = None if self.options.deadline_utc is None else self.options.deadline_utc - self.clock.utc()
+        # A scheduler announces the time limit up to a minute too early.
+        if left_s is not None and left_s < self.options.drain_before_s + EARLY_SIGNAL_S:
+            return LossCause.WALLTIME
+        return LossCause.PREEMPTED
 
     def _on_requests(self) -> None:
         ctx = self.ctx
@@ -334,16 +345,19 @@ class Worker:
 
     def _drain(self, cause: LossCause, reason: str, *, stop: bool = False) -> None:
         """Take nothing new and leave; with `stop` what runs is asked to end, by its checkpoint signal first."""
-        if self.state is WorkerState.DRAINING:
+        is_new = self.state is not WorkerState.DRAINING
+        if not is_new and (self._stopping or not stop):
             return
-        self.state, self.reason = WorkerState.DRAINING, reason
+        # A drain that let tasks finish becomes one that does not, when the node is about to be taken away.
+        self.state, self.reason, self._stopping = WorkerState.DRAINING, reason, stop
         self.ctx.say(f"drains: {reason}")
         self.sink.record({"t": "note", "what": "drain", "cause": cause.value, "reason": reason})
         if stop:
             self.runner.drain_cause = self.calls.receipts.drain_cause = cause
             self.runner.stop_all("drain")
         self.calls.stop_all("drain", only_idle=not stop)
-        self.claimer.give_back_unstarted()
+        if is_new:
+            self.claimer.give_back_unstarted()
         self._beat()
 
     def _finished(self, now: float) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from fleetcraft.core.clock import SystemClock
 from fleetcraft.schedulers.local import LocalScheduler
 from fleetcraft.schedulers.psij import PsijScheduler
 from fleetcraft.schedulers.slurm import SlurmScheduler
 from fleetcraft.schedulers.slurm_verdict import Policy
+from fleetcraft.testing.scheduler_memory import MemoryScheduler
 from fleetcraft.transports.local import LocalTransport
 from tests.cluster.policy import ClusterPolicy
 from tests.cluster.slurm_cluster import SlurmCluster
@@ -17,14 +19,16 @@ from tests.conformance.schedulers.sites import LoginTransport, Site
 from tests.support.waiting import wait_for
 
 _ALL = frozenset(
-    {"begin", "hold", "signal", "time_limit", "early_signal", "lookup", "nodes", "depends", "attach", "mine"}
+    {"begin", "hold", "signal", "time_limit", "early_signal", "runs", "lookup", "nodes", "depends", "attach", "mine"}
 )
 _CAN = {
     "local": _ALL,
+    # The shipped fake keeps books and runs nothing.
+    "memory": frozenset({"lookup", "begin", "books"}),
     "slurm": _ALL | {"command", "sacct", "lost_reply"},
     # It works inside this process and keeps no time; only its own process can end its jobs.
-    "psij-local": frozenset({"lookup"}),
-    "psij-slurm": frozenset({"command", "time_limit", "nodes", "attach", "mine", "lookup"}),
+    "psij-local": frozenset({"lookup", "runs"}),
+    "psij-slurm": frozenset({"command", "runs", "time_limit", "nodes", "attach", "mine", "lookup"}),
 }
 # Short, so that an absence is judged within a test; the real ones are the defaults.
 POLICY = Policy(grace_s=8.0, min_polls=3, requeue_s=20.0, requeue_delay_s=5.0, requeue_margin_s=5.0)
@@ -56,6 +60,18 @@ def local_site(tmp_path) -> Iterator[Site]:
     site.scheduler.cancel(live)
     wait_for(
         lambda: all(view.state.ended for view in site.scheduler.mine().jobs.values()), "the machine is left as it was"
+    )
+
+
+def memory_site(tmp_path) -> Iterator[Site]:
+    scheduler = MemoryScheduler(SystemClock())
+    yield Site(
+        name="memory",
+        scheduler=scheduler,
+        folder=tmp_path,
+        can=_CAN["memory"],
+        again=lambda _transport: scheduler,
+        transport=LocalTransport(),
     )
 
 
@@ -118,14 +134,19 @@ def psij_slurm_site(cluster: SlurmCluster, tmp_path) -> Iterator[Site]:
     cluster.cancel_all()
 
 
+def _marks(name: str, needed: set[str]) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.needs_slurm] if "slurm" in name else []
+    # A minute and a half of waiting, for the one word that PSI/J has for every bad end.
+    return [*marks, pytest.mark.soak] if name == "psij-slurm" and "time_limit" in needed else marks
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each test over all schedulers that can do what it needs."""
     if "site" not in metafunc.fixturenames:
         return
     needed = {mark.args[0] for mark in metafunc.definition.iter_markers("needs")}
     names = [name for name, can in _CAN.items() if needed <= can]
-    on_slurm = pytest.mark.needs_slurm
-    params = [pytest.param(name, marks=on_slurm) if "slurm" in name else name for name in names]
+    params = [pytest.param(name, marks=_marks(name, needed)) for name in names]
     metafunc.parametrize("site", params, indirect=True)
 
 
@@ -135,6 +156,6 @@ def site(request, tmp_path) -> Iterator[Site]:
         cluster = request.getfixturevalue("slurm_cluster")
         made = (slurm_site if request.param == "slurm" else psij_slurm_site)(cluster, tmp_path)
     else:
-        made = (local_site if request.param == "local" else psij_local_site)(tmp_path)
+        made = {"local": local_site, "psij-local": psij_local_site, "memory": memory_site}[request.param](tmp_path)
     yield next(made)
     next(made, None)

@@ -21,6 +21,7 @@ def needs(what):
     return pytest.mark.needs(what)
 
 
+@needs("runs")
 def test_a_job_runs_from_submission_to_its_end(site):
     said = site.file("said")
     request = site.request(
@@ -40,12 +41,14 @@ def test_a_job_runs_from_submission_to_its_end(site):
     assert (site.folder / "new" / "folder" / "out.log").read_text() == "a, b'c\n"
 
 
+@needs("runs")
 def test_a_failing_script_is_failed_with_its_code(site):
     ref = site.submit("exit 7")
     view = site.wait(ref, lambda seen: seen.state.ended and seen.exit_code is not None, "the job has ended")
     assert (view.state, view.exit_code) == (JobState.FAILED, 7)
 
 
+@needs("runs")
 def test_running_is_seen_while_it_runs_and_cancel_ends_it(site):
     began = site.file("began")
     ref = site.submit(f"echo x >{began}; sleep 300")
@@ -56,6 +59,7 @@ def test_running_is_seen_while_it_runs_and_cancel_ends_it(site):
     assert view.state is JobState.CANCELLED
 
 
+@needs("runs")
 def test_a_token_is_submitted_once_by_whoever_asks(site):
     runs = site.file("runs")
     request = site.request(f"echo ran >>{runs}")
@@ -92,6 +96,7 @@ def test_an_unknown_id_is_absent_and_ends_nothing(site):
     site.scheduler.cancel([ref])
 
 
+@needs("runs")
 def test_a_wrong_token_or_script_is_refused_before_anything_is_sent(site):
     with pytest.raises(UsageError):
         site.scheduler.submit(site.request("true", token="Not A Token"))
@@ -109,7 +114,7 @@ def test_a_waiting_job_is_pending_with_its_reason_and_can_be_cancelled(site):
     ref = site.submit(f"echo x >{ran}", begin_utc=time.time() + 3600)
     view = site.wait(ref, lambda seen: seen.reason == "BeginTime", "it waits")
     assert view.state is JobState.PENDING
-    assert view.reason_text
+    assert view.reason_text or "books" in site.can  # the fake gives reasons, and no sentences
     site.scheduler.cancel([ref])
     assert site.wait(ref, lambda seen: seen.state.ended, "it was cancelled").state is JobState.CANCELLED
     assert not ran.exists()

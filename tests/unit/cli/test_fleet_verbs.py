@@ -114,6 +114,12 @@ def test_a_refusal_ends_with_4_and_is_remembered(spool, scheduler, capsys):
     code, text = say(capsys, "why", "fleet")
     assert code == 0
     assert "nothing was submitted: shape" in text
+    # A fleet that was only refused has no shape, and is in nobody's way.
+    assert ask(capsys, "fleet", "list")[1]["fleets"][0]["profile"] is None
+    assert say(capsys, "fleet", "status")[0] == 0
+    code, text = say(capsys, "fleet", "ensure")
+    assert code == 2
+    assert "has no shape yet" in text
 
 
 def test_the_schedulers_no_ends_with_4_and_its_silence_with_75(spool, scheduler, capsys):
@@ -241,7 +247,7 @@ def test_preemptible_alone_means_the_partition_that_the_profile_calls_so(spool, 
         (("fleet", "ensure"), 2, "There is no fleet"),
         (("fleet", "renew", "other"), 2, "There is no fleet other"),
         (("fleet", "ensure", "--loop", "--json"), 2, "--loop"),
-        (("fleet", "snapshot"), 2, "There is no fleet"),
+        (("fleet", "snapshot", "other"), 2, "There is no fleet other"),
         (("why", "fleet"), 2, "There is no fleet"),
         (("why", "job", "17"), 2, "'17'"),
     ),
@@ -263,7 +269,7 @@ def test_of_several_fleets_one_must_be_named(spool, capsys):
 def test_a_spool_without_fleets_says_so(spool, capsys):
     assert say(capsys, "fleet", "status") == (
         0,
-        "no fleet was made in this spool; see `fleetcraft fleet submit --help`\n",
+        "no fleet of this spool has a shape; see `fleetcraft fleet submit --help`\n",
     )
     assert ask(capsys, "fleet", "list")[1]["fleets"] == []
 
@@ -278,3 +284,58 @@ def test_an_ended_fleet_ends_the_wait_of_a_script(spool, scheduler, capsys):
     code, document = ask(capsys, "fleet", "status", "--exit-code")
     assert document["fleets"][0]["jobs"][0]["state"] == "done"
     assert code == 0
+
+
+def test_a_pass_without_an_answer_ends_with_75_and_does_nothing(spool, scheduler, capsys):
+    say(capsys, "fleet", "submit")
+    say(capsys, "fleet", "status")
+    scheduler.deaf = True
+    code, document = ask(capsys, "fleet", "ensure")
+    assert (code, document["action"]) == (75, "nothing")
+    assert "no contact" in document["problems"]
+
+
+def test_at_the_burn_stop_a_pass_lets_the_fleet_go(spool, scheduler, capsys, tmp_path):
+    told = tmp_path / "balance"
+    told.write_text("1000")
+    profile = f"{PROFILE}[balance]\nprovider = 'file'\npath = '{told}'\nfloor = 50\nburn_stop = 20\n"
+    (tmp_path / "config" / "clusters" / "here.toml").write_text(profile)
+    say(capsys, "fleet", "submit", "--nodes", "3")
+    say(capsys, "fleet", "submit", "--nodes", "3", "--time", "1h")
+    assert ask(capsys, "fleet", "ensure")[1]["standing"] == "active"
+    told.write_text("unreadable")
+    assert ask(capsys, "fleet", "ensure")[1]["standing"] == "active"
+    told.write_text("20")
+    code, document = ask(capsys, "fleet", "ensure", "--dry-run")
+    assert "20.0 SU are left" in document["problems"][-1]
+    assert ask(capsys, "fleet", "list")[1]["fleets"][0]["drained"] is False
+    code, document = ask(capsys, "fleet", "ensure")
+    assert (code, document["standing"]) == (0, "draining")
+    assert [job.state.value for job in scheduler.jobs.values()] == ["running", "cancelled"]
+    assert "fleets are let go at 20.0" in say(capsys, "why", "fleet")[1]
+
+
+def test_a_snapshot_needs_no_fleet_and_no_choice_between_fleets_of_one_site(spool, capsys):
+    assert ask(capsys, "fleet", "snapshot")[0] == 0
+    say(capsys, "fleet", "submit", "one")
+    say(capsys, "fleet", "submit", "two")
+    code, document = ask(capsys, "fleet", "snapshot")
+    assert (code, document["profile"]) == (0, "here")
+    assert document["partitions"][0]["assigned"]["jobs"] == 2
+
+
+def test_a_refused_shape_does_not_become_the_fleets(spool, scheduler, capsys):
+    say(capsys, "fleet", "submit", "--nodes", "2")
+    assert say(capsys, "fleet", "submit", "--nodes", "9")[0] == 4
+    scheduler.end("1", JobState.DONE, "COMPLETED")
+    code, document = ask(capsys, "fleet", "ensure")
+    assert (code, document["action"], document["submitted"]["nodes"]) == (0, "submit", 2)
+    assert "it was asked to be 2 nodes" in say(capsys, "why", "fleet")[1]
+
+
+def test_a_submission_after_a_drain_and_one_of_the_same_shape_are_made(spool, scheduler, capsys):
+    say(capsys, "fleet", "submit")
+    say(capsys, "fleet", "drain")
+    assert say(capsys, "fleet", "submit")[0] == 0
+    assert say(capsys, "fleet", "submit", "--time", "1h")[0] == 0
+    assert len(scheduler.submissions) == 3

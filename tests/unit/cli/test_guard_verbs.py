@@ -9,7 +9,10 @@ import sys
 
 import pytest
 
+from fleetcraft.actions import guard_login
 from fleetcraft.cli.main import main
+from fleetcraft.core.names import make_life_id
+from fleetcraft.fleet.guards.census import processes_of
 from fleetcraft.spool.host import host_name
 
 LOOSE = "[login]\nhosts = ['*']\nstop_processes = 100000\n"
@@ -65,16 +68,23 @@ def test_nothing_is_ended_where_no_profile_calls_this_a_login_node(profile, caps
     assert host_name() in capsys.readouterr().err
 
 
-def test_reaping_ends_what_carries_our_mark_and_nothing_else(profile, capsys):
+def test_reaping_ends_what_carries_our_mark_and_nothing_else(profile, capsys, monkeypatch):
     profile(LOOSE)
     program = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)"]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FLEETCRAFT_")}
-    ours = subprocess.Popen(program, stdout=subprocess.PIPE, env=clean | {"FLEETCRAFT_LIFE": "left-behind"})
+    ours = subprocess.Popen(
+        program, stdout=subprocess.PIPE, env=clean | {"FLEETCRAFT_LIFE": make_life_id(host_name(), 1, "ab12")}
+    )
     other = subprocess.Popen(program, stdout=subprocess.PIPE, env=clean)
     try:
         for process in (ours, other):
             assert process.stdout is not None
             process.stdout.readline()
+        mine = {ours.pid, other.pid}
+        # Other tests run workers on this host at the same time, and they must not be ended by this one.
+        monkeypatch.setattr(
+            guard_login, "processes_of", lambda uid: [seen for seen in processes_of(uid) if seen.pid in mine]
+        )
         code, document = ask(capsys, "--reap", "--grace", "5s")
         ended = {one["pid"]: one["outcome"] for one in document["reaped"]}
         assert code == 0

@@ -59,11 +59,11 @@ def test_a_job_whose_supervisor_was_killed_is_lost_and_nothing_of_it_runs_on(loc
     runs = tmp_path / "runs"
     local.submit(request("fcone", f"echo x >>{runs}; setsid sleep 300 & sleep 300"))
     wait(local, "fcone", JobState.RUNNING)
-    wait_for(lambda: len(marked(MARK, "fcone")) >= 3, "all of it runs")
+    wait_for(lambda: len(marked(MARK, f"{root}/jobs/fcone")) >= 3, "all of it runs")
     os.kill(minder_of(root, "fcone").pid, signal.SIGKILL)
     view = wait(local, "fcone", JobState.LOST)
     assert "supervisor" in view.reason_text
-    assert marked(MARK, "fcone") == []
+    assert marked(MARK, f"{root}/jobs/fcone") == []
     assert runs.read_text() == "x\n"
 
 
@@ -141,19 +141,19 @@ def test_jobs_share_the_nodes_and_wait_for_enough_of_them(local):
     wait(local, "fctwo", JobState.RUNNING)
 
 
-def test_what_ignores_the_polite_signal_is_killed(local):
+def test_what_ignores_the_polite_signal_is_killed(local, root):
     local.submit(request("fcone", "trap '' TERM; (trap '' TERM; setsid sleep 300) & while true; do sleep 0.1; done"))
     wait(local, "fcone", JobState.RUNNING)
-    wait_for(lambda: len(marked(MARK, "fcone")) >= 3, "all of it runs")
+    wait_for(lambda: len(marked(MARK, f"{root}/jobs/fcone")) >= 3, "all of it runs")
     local.cancel([JobRef(id="fcone")])
     wait(local, "fcone", JobState.CANCELLED)
-    assert marked(MARK, "fcone") == []
+    assert marked(MARK, f"{root}/jobs/fcone") == []
 
 
-def test_what_a_script_leaves_behind_ends_with_it(local):
+def test_what_a_script_leaves_behind_ends_with_it(local, root):
     local.submit(request("fcone", "setsid sleep 300 & exit 0"))
     wait(local, "fcone", JobState.DONE)
-    assert marked(MARK, "fcone") == []
+    assert marked(MARK, f"{root}/jobs/fcone") == []
 
 
 def test_a_job_of_another_host_is_unknown_here_and_left_alone(local, root):
@@ -192,7 +192,7 @@ def test_a_missing_folder_fails_the_job_and_names_it(local):
     assert "/no/such/folder" in wait(local, "fcone", JobState.FAILED).reason
 
 
-def test_variables_of_the_submitter_s_own_job_do_not_reach_the_new_one(local, tmp_path, monkeypatch):
+def test_variables_of_the_submitter_s_own_job_do_not_reach_the_new_one(local, root, tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, "fcouter")
     monkeypatch.setenv("FLEETCRAFT_JOB_ID", "fcouter")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -200,7 +200,7 @@ def test_variables_of_the_submitter_s_own_job_do_not_reach_the_new_one(local, tm
     local.submit(request("fcone", f"env >{said}", env={"ASKED": "yes"}))
     wait(local, "fcone", JobState.DONE)
     lines = said.read_text().splitlines()
-    assert {f"{MARK}=fcone", "FLEETCRAFT_JOB_ID=fcone", "ASKED=yes"} <= set(lines)
+    assert {f"{MARK}={root}/jobs/fcone", "FLEETCRAFT_JOB_ID=fcone", "ASKED=yes"} <= set(lines)
     assert not any(line.startswith("SLURM_") for line in lines)
 
 

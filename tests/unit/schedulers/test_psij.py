@@ -317,11 +317,12 @@ def test_without_the_package_the_error_names_the_extra(tmp_path, monkeypatch):
 def test_its_local_jobs_leave_no_pipe_open(tmp_path):
     scheduler = PsijScheduler("local", str(tmp_path))
     before = set(os.listdir("/proc/self/fd"))
+    refs = []
     for number in range(5):
-        wish = JobRequest(token=f"fcjob{number}", name="x", script="#!/bin/sh\ntrue\n")
-        ref = scheduler.submit(wish).ref
-        assert ref is not None
-        wait_for(lambda ref=ref: scheduler.observe([ref]).jobs[str(ref)].state.ended, "it has ended")
+        reply = scheduler.submit(JobRequest(token=f"fcjob{number}", name="x", script="#!/bin/sh\ntrue\n"))
+        assert reply.ref is not None
+        refs.append(reply.ref)
+    wait_for(lambda: all(view.state.ended for view in scheduler.observe(refs).jobs.values()), "all have ended")
     wait_for(
         lambda: set(os.listdir("/proc/self/fd")) <= before,
         "all pipes are closed",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fleetcraft.core.errors import UsageError
 from fleetcraft.core.states import JobState
 from fleetcraft.schedulers.api import JobRef, JobRequest, Retry, SubmitOutcome
+from fleetcraft.schedulers.open import open_scheduler
 from fleetcraft.schedulers.slurm import SlurmScheduler
 from fleetcraft.schedulers.slurm_verdict import ExitRecord, Policy
 from fleetcraft.testing.clock import ManualClock
@@ -45,18 +48,27 @@ REFUSED = (
 )
 
 
-def queue_row(job, state="RUNNING", reason="None"):
-    return (
-        US.join((str(job), state, "1700000000", "1700000010", "1700002000", "10:00", "gpu", "1", "n1", reason)) + "\n"
-    )
+def _cells(job, state, reason, nodes="n1"):
+    return [str(job), state, "1700000000", "1700000010", "1700002000", "10:00", "gpu", "1", nodes, reason]
 
 
-def wide_row(job, token, state="PENDING"):
-    return queue_row(job, state).rstrip("\n") + US.join(("", "gpu:4", "", f"fleetcraft:{token}", f"x.{token}")) + "\n"
+def _names(token):
+    return [f"fleetcraft:{token}", f"x.{token}"] if token else ["(null)", "x"]
 
 
-def account_row(job, state="COMPLETED", code="0:0", submit=1700000000):
-    return US.join((str(job), str(job), state, code, "0:0", str(submit), "1700000010", "1700000100", "n1")) + "\n"
+def queue_row(job, state="RUNNING", reason="None", token=""):
+    nodes = "" if state == "PENDING" else "n1"
+    return US.join((*_cells(job, state, reason, nodes), *_names(token))) + "\n"
+
+
+def wide_row(job, token, state="PENDING", nodes="n1"):
+    return US.join((*_cells(job, state, "None", nodes), "gpu:4", "", *_names(token))) + "\n"
+
+
+def account_row(job, state="COMPLETED", code="0:0", submit=1700000000, token="", nodes="n1"):
+    name = f"x.{token}" if token else "x"
+    cells = (str(job), str(job), state, code, "0:0", str(submit), "1700000010", "1700000100", nodes, name)
+    return US.join(cells) + "\n"
 
 
 @pytest.fixture
@@ -111,7 +123,7 @@ def test_a_lost_reply_stays_open_while_accounting_is_silent(clock):
     reply = slurm.submit(request())
     assert (reply.outcome, reply.retry) == (SubmitOutcome.AMBIGUOUS, Retry.LOOK_UP)
     assert len(login.asked("sbatch")) == 1
-    login.answers["sacct"] = [account_row(17).rstrip("\n") + f"{US}x.{TOKEN}\n"]
+    login.answers["sacct"] = [account_row(17, token=TOKEN)]
     assert slurm.submit(request()).ref == JobRef(id="17")
     assert len(login.asked("sbatch")) == 1
 
@@ -258,3 +270,203 @@ def test_an_estimate_is_read_in_the_zone_of_its_host(clock):
     login = Login(sbatch=("", said, 0, ""), date="+0200\n")
     estimate = adapter(login, clock).test_only(request())
     assert (estimate.possible, estimate.start_utc) == (True, 1767225600.0)
+
+
+def test_an_old_squeue_is_asked_by_the_name_of_the_user(clock):
+    login = Login(squeue=[("", "squeue: unrecognized option '--me'\n", 1, ""), queue_row(17)], id="u\n")
+    slurm = adapter(login, clock)
+    assert slurm.observe([JobRef(id="17")]).jobs["17"].state is JobState.RUNNING
+    assert slurm.observe([JobRef(id="17")]).answered
+    assert ["--user=u" in argv for argv in login.asked("squeue")] == [False, True, True]
+
+
+def test_an_array_is_found_as_the_whole_that_was_submitted(clock):
+    rows = wide_row("17_[2-9]", TOKEN) + wide_row("17_1", TOKEN, "RUNNING")
+    reply = adapter(Login(squeue=rows), clock).submit(request(array=tuple(range(1, 10))))
+    assert (reply.outcome, reply.ref) == (SubmitOutcome.FOUND, JobRef(id="17"))
+
+
+def test_the_waiting_rest_of_an_array_speaks_for_its_elements(clock):
+    rows = queue_row("17_[2-9]", "PENDING", "Priority") + queue_row("17_1")
+    login = Login(squeue=rows, sacct="")
+    seen = adapter(login, clock).observe([JobRef(id="17_1"), JobRef(id="17_5"), JobRef(id="17")])
+    assert [seen.jobs[key].state for key in ("17_1", "17_5")] == [JobState.RUNNING, JobState.PENDING]
+    assert not seen.jobs["17"].state.ended
+    assert not login.asked("sacct")
+
+
+def test_observations_are_shared_and_submissions_are_not(clock, tmp_path):
+    login = Login(squeue=[queue_row(17)], id="u\n")
+    env = {"FLEETCRAFT_POLLS": str(tmp_path), "SLURM_CONF": "/etc/slurm.conf"}
+    first, second = (open_scheduler("slurm", transport=login, clock=clock, environ=env) for _ in range(2))
+    assert not first.observe([JobRef(id="17")]).from_cache
+    assert second.observe([JobRef(id="17")]).jobs["17"].state is JobState.RUNNING
+    assert len(login.asked("squeue")) == 1
+    second.find(TOKEN)
+    first.find(TOKEN)
+    assert len(login.asked("squeue")) == 3
+    other = open_scheduler("slurm", transport=login, clock=clock, environ=env | {"SLURM_CONF": "/other"})
+    assert not other.observe([JobRef(id="17")]).from_cache
+
+
+def test_only_known_schedulers_are_opened(tmp_path):
+    assert open_scheduler("local", folder=str(tmp_path)).kind == "local"
+    with pytest.raises(UsageError, match="There is no scheduler 'pbs'"):
+        open_scheduler("pbs")
+
+
+OTHER = "fcotherother"
+REJECTED = (
+    "",
+    "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+    1,
+    "",
+)
+
+
+def test_the_trace_of_a_refused_submission_is_no_job(clock):
+    """Slurm gives it an id, and shows it as failed with our token in both of its books."""
+    trace = wide_row(17, TOKEN, "FAILED", nodes="")
+    record = account_row(17, "FAILED", token=TOKEN, nodes="None assigned")
+    login = Login(squeue=["", trace], sacct=record, sbatch=[REJECTED, "18\n"], id="u\n")
+    slurm = adapter(login, clock)
+    assert slurm.submit(request(gpus_per_node=99)).outcome is SubmitOutcome.REJECTED
+    assert dict(slurm.find(TOKEN).jobs) == {}
+    reply = slurm.submit(request(gpus_per_node=1))
+    assert (reply.outcome, reply.ref) == (SubmitOutcome.SUBMITTED, JobRef(id="18"))
+    login.answers["squeue"] = [trace + wide_row(18, TOKEN)]
+    assert list(slurm.find(TOKEN).jobs) == ["18"]
+    assert slurm.submit(request()).ref == JobRef(id="18")
+    assert len(login.asked("sbatch")) == 2
+
+
+def test_a_job_that_failed_on_its_node_is_a_job(clock):
+    login = Login(squeue=wide_row(17, TOKEN, "FAILED"))
+    assert adapter(login, clock).submit(request()).outcome is SubmitOutcome.FOUND
+
+
+@pytest.mark.parametrize("raw", ("NODE_FAIL", "PREEMPTED"))
+def test_a_job_that_may_not_be_requeued_ends_at_once(clock, raw):
+    login = Login(sbatch="17\n", squeue=["", queue_row(17, raw)], sacct=account_row(17, raw))
+    slurm = adapter(login, clock)
+    ref = slurm.submit(request(requeue=False)).ref
+    assert slurm.observe([ref]).jobs["17"].state is JobState.LOST
+
+
+@pytest.mark.parametrize(("told", "state"), ((None, JobState.ENDING), (True, JobState.ENDING), (False, JobState.LOST)))
+def test_another_process_is_told_whether_it_may_be_requeued(clock, told, state):
+    login = Login(squeue=queue_row(17, "NODE_FAIL"), sacct=account_row(17, "NODE_FAIL"))
+    slurm = adapter(login, clock)
+    if told is not None:
+        slurm.remember(may_requeue={"17": told})
+    assert slurm.observe([JobRef(id="17")]).jobs["17"].state is state
+
+
+def test_a_job_that_was_submitted_to_be_requeued_is_waited_for(clock):
+    login = Login(sbatch="17\n", squeue=["", queue_row(17, "NODE_FAIL")], sacct=account_row(17, "NODE_FAIL"))
+    slurm = adapter(login, clock)
+    ref = slurm.submit(request(requeue=True)).ref
+    assert slurm.observe([ref]).jobs["17"].state is JobState.ENDING
+
+
+def _states(slurm, clock, key, looks=6, every_s=50.0):
+    states = []
+    for _ in range(looks):
+        states.append(slurm.observe([JobRef(id=key)]).jobs[key].state)
+        clock.advance(every_s)
+    return states
+
+
+def test_an_element_without_a_record_is_cancelled_once_its_array_is_gone(clock):
+    waits = queue_row("17_[2-9]", "PENDING") + queue_row("17_1")
+    login = Login(squeue=[waits, queue_row("17_1"), queue_row("17_1"), ""], sacct=account_row("17_1"))
+    slurm = adapter(login, clock)
+    states = _states(slurm, clock, "17_5", looks=8)
+    assert states[0] is JobState.PENDING
+    assert states[1:3] == [JobState.UNKNOWN] * 2
+    assert states[-1] is JobState.CANCELLED
+    assert JobState.LOST not in states
+    assert "no record" in slurm.observe([JobRef(id="17_5")]).jobs["17_5"].notes[0]
+
+
+def test_an_element_stays_unknown_while_others_of_its_array_are_queued(clock):
+    login = Login(squeue=queue_row("17_1"), sacct=account_row("17_1", "RUNNING"))
+    assert _states(adapter(login, clock), clock, "17_5") == [JobState.UNKNOWN] * 6
+
+
+def test_an_element_that_ran_is_not_called_cancelled(clock):
+    login = Login(squeue=[queue_row("17_5"), ""], sacct=account_row("17_1"))
+    assert _states(adapter(login, clock), clock, "17_5", looks=8)[-1] is JobState.LOST
+
+
+def test_an_element_of_an_array_that_nobody_ever_saw_is_absent_and_nothing_more(clock):
+    seen = adapter(Login(), clock).observe([JobRef(id="17_5")])
+    assert (dict(seen.jobs), seen.absent) == ({}, (JobRef(id="17_5"),))
+
+
+def test_one_row_of_accounting_speaks_for_all_that_were_cancelled_together(clock):
+    login = Login(sacct=account_row("17_[2-9]", "CANCELLED by 1000", nodes="None assigned") + account_row("17_1"))
+    seen = adapter(login, clock).observe([JobRef(id="17_5"), JobRef(id="17_1")]).jobs
+    assert (seen["17_5"].state, seen["17_1"].state) == (JobState.CANCELLED, JobState.DONE)
+
+
+def test_the_row_of_another_job_under_our_id_is_not_ours(clock):
+    """A controller that crashed forgot our job, and the next submission of anybody's got its id."""
+    login = Login(sbatch="17\n", squeue=["", queue_row(17, token=OTHER)], sacct="")
+    login.answers["sacct"] = [account_row(17, "PENDING", token=TOKEN) + account_row(17, submit=1700000009, token=OTHER)]
+    slurm = adapter(login, clock)
+    ref = slurm.submit(request()).ref
+    states = _states(slurm, clock, "17", looks=12)
+    assert not {JobState.RUNNING, JobState.DONE} & set(states)
+    assert states[0] is JobState.PENDING
+    assert states[-1] is JobState.LOST
+    assert slurm.observe([ref]).jobs["17"].token == TOKEN
+
+
+def test_the_newer_job_of_an_id_keeps_it(clock):
+    login = Login(sbatch="17\n", squeue=[""], sacct="")
+    slurm = adapter(login, clock)
+    slurm.submit(request())
+    clock.advance(5.0)
+    newer = JobRequest(token=OTHER, name="x", script="#!/bin/sh\n")
+    login.answers["squeue"] = ["", queue_row(17, token=OTHER)]
+    ref = slurm.submit(newer).ref
+    view = slurm.observe([ref]).jobs["17"]
+    assert (view.token, view.state) == (OTHER, JobState.RUNNING)
+    # What the records know of the older one does not take the id back.
+    slurm.remember([replace(view, token=TOKEN, submit_utc=1699999000.0, state=JobState.PENDING)])
+    assert slurm.observe([ref]).jobs["17"].token == OTHER
+    login.answers["squeue"] = [""]
+    both = account_row(17, "PENDING", token=TOKEN) + account_row(17, submit=1700000009, token=OTHER)
+    login.answers["sacct"] = [both]
+    ended = slurm.observe([ref]).jobs["17"]
+    assert (ended.state, ended.restarts, ended.token) == (JobState.DONE, 0, OTHER)
+
+
+def test_both_jobs_of_an_id_are_found_by_their_tokens(clock):
+    rows = account_row(17, "PENDING", token=TOKEN) + account_row(17, submit=1700000009, token=OTHER)
+    login = Login(sacct=rows, id="u\n")
+    slurm = adapter(login, clock)
+    assert slurm.find(OTHER).jobs["17"].state is JobState.DONE
+    assert not slurm.find(TOKEN).jobs["17"].state.ended
+    assert slurm.observe([JobRef(id="17")]).jobs["17"].token == OTHER
+
+
+def test_a_listing_takes_nothing_over_from_the_job_that_had_the_id(clock):
+    login = Login(squeue=[queue_row(17, "NODE_FAIL", token=TOKEN), wide_row(17, OTHER, "RUNNING")], sacct="")
+    slurm = adapter(login, clock)
+    slurm.observe([JobRef(id="17")])
+    seen = slurm.mine().jobs["17"]
+    assert (seen.token, seen.state, seen.restarts) == (OTHER, JobState.RUNNING, None)
+
+
+def test_a_row_whose_name_and_comment_the_site_rewrote_may_be_ours(clock):
+    login = Login(sbatch="17\n", squeue=["", queue_row(17)])
+    slurm = adapter(login, clock)
+    ref = slurm.submit(request()).ref
+    assert slurm.observe([ref]).jobs["17"].state is JobState.RUNNING
+    # The same, but of a job that is far older than our submission.
+    clock.advance(86_400.0)
+    again = adapter(Login(sbatch="17\n", squeue=["", queue_row(17)], sacct=""), clock)
+    ref = again.submit(request()).ref
+    assert again.observe([ref]).jobs["17"].state is JobState.UNKNOWN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -113,3 +114,41 @@ def test_a_started_process_has_its_own_session_and_is_found_by_its_mark():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert not lives(pid, seen.start_ticks)
+
+
+@pytest.fixture
+def collecting():
+    """A process that collects every child itself, in another thread, as a worker's loop does."""
+    over = threading.Event()
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def collect():
+        while not over.is_set():
+            try:
+                os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                over.wait(0.0005)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_an_exit_code_is_told_although_somebody_else_collects_the_child(collecting):
+    transport = LocalTransport()
+    answers = [transport.run(["sh", "-c", f"cat; exit {number % 5}"], stdin=b"in") for number in range(60)]
+    assert [answer.code for answer in answers] == [number % 5 for number in range(60)]
+    assert {(answer.out, answer.err, answer.problem) for answer in answers} == {("in", "", "")}
+    assert "is not on the PATH" in transport.run(["fleetcraft-no-such-program"]).problem
+    assert transport.run(["sh", "-c", "kill -9 $PPID"]).problem == "ended by a signal"
+    assert "timed out" in transport.run(["sleep", "60"], timeout_s=0.2).problem
+
+
+def test_no_descriptor_is_left_open():
+    before = set(os.listdir("/proc/self/fd"))
+    for argv in (["true"], ["fleetcraft-no-such-program"], ["sh", "-c", "exit 3"]):
+        LocalTransport().run(argv, stdin=b"x")
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -17,6 +17,7 @@ from tests.support.waiting import wait_for
 LIFE = Identity(
     life="n1-7-aa", kind="worker", host="n1", machine_id=None, boot_id=None, pid=7, pid_namespace=None,
     start_ticks=None, nonce="aa", job_id="17", created_utc=1000.0,
+    job_restarts=0,
 )  # fmt: skip
 
 
@@ -30,7 +31,11 @@ def view(state: JobState, raw: str, **fields) -> JobView:
         (view(JobState.RUNNING, "RUNNING", start_utc=900.0), False, None),
         (view(JobState.RUNNING, "RUNNING"), False, None),
         (view(JobState.RUNNING, "RUNNING", start_utc=2000.0), True, LossCause.NODE_GONE),
+        (view(JobState.RUNNING, "RUNNING", start_utc=1001.0, restarts=0), False, None),
+        (view(JobState.RUNNING, "RUNNING", start_utc=1001.0, restarts=1), True, LossCause.NODE_GONE),
         (view(JobState.ENDING, "COMPLETING"), False, None),
+        (view(JobState.ENDING, "NODE_FAIL"), True, LossCause.NODE_GONE),
+        (view(JobState.ENDING, "PREEMPTED"), True, LossCause.PREEMPTED),
         (view(JobState.PENDING, "PENDING", reason="BeginTime"), True, LossCause.NODE_GONE),
         (view(JobState.HELD, "REQUEUE_HOLD"), True, LossCause.NODE_GONE),
         (view(JobState.DONE, "COMPLETED"), True, LossCause.WORKER_GONE),
@@ -48,6 +53,15 @@ def test_only_a_positive_answer_says_that_the_processes_are_gone(seen, ended, ca
     assert word.ended is ended
     if cause is not None:
         assert word.cause is cause
+
+
+def test_a_worker_in_a_later_run_of_the_job_needs_no_answer():
+    own = replace(LIFE, life="n2-9-bb", job_restarts=1)
+    watcher = JobWatcher(lambda refs: Observation(at_utc=0.0, jobs={}), ManualClock(), own=own, in_background=False)
+    assert watcher(LIFE).ended is True
+    assert watcher(replace(LIFE, job_restarts=1)).ended is None
+    assert watcher(replace(LIFE, job_restarts=None)).ended is None
+    assert watcher(replace(LIFE, job_id="18")).ended is None
 
 
 def observer(answers):

@@ -6,17 +6,24 @@ A process that ends while it is looked at is not counted; one that cannot be rea
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleetcraft.fleet.guards.login import LoginEvidence
+from fleetcraft.schedulers.local_files import MARK as LOCAL_JOB
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE, host_name
 
 _SSH_PORT = 22
 _ESTABLISHED = "01"
 _GONE = (FileNotFoundError, ProcessLookupError)
-# A process that a scheduler started is no matter of the login node, even where one host is both.
+# A process that a scheduler started is no matter of the login node, even where one host is both. Tasks see none of the
+# variables (their worker keeps them away), so the processes above and the control group are asked as well.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
+_STEP_DAEMONS = frozenset(
+    {"slurmd", "slurmstepd", "pbs_mom", "sbatchd", "res", "flux-shell", "flux-broker", "sge_shepherd", "condor_starter"}
+)
+_JOB_GROUP = re.compile(r"/slurm|/job_\d|/pbs", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +38,14 @@ class Seen:
     parent: int
     life: str | None = None  # our marks in its environment
     mark: str | None = None
+    local_job: str | None = None  # of the scheduler `local`
     in_job: bool = False  # a scheduler's job
     environment_read: bool = True
 
     @property
     def is_ours(self) -> bool:
         """True when Fleetcraft started it."""
-        return self.life is not None or self.mark is not None
+        return self.life is not None or self.mark is not None or self.local_job is not None
 
 
 def census(*, proc: str = "/proc", uid: int | None = None, host: str | None = None) -> LoginEvidence:
@@ -45,7 +53,7 @@ def census(*, proc: str = "/proc", uid: int | None = None, host: str | None = No
     mine = os.getuid() if uid is None else uid
     here = host or host_name()
     try:
-        seen = list(processes_of(mine, proc))
+        seen = processes_of(mine, proc)
         sockets = ssh_sockets(mine, proc)
     except (OSError, ValueError) as error:
         return LoginEvidence(host=here, problem=f"{type(error).__name__}: {error}")
@@ -63,8 +71,37 @@ def census(*, proc: str = "/proc", uid: int | None = None, host: str | None = No
     )
 
 
-def processes_of(uid: int, proc: str = "/proc") -> Iterator[Seen]:
+def processes_of(uid: int, proc: str = "/proc") -> list[Seen]:
     """Every living process whose real user is `uid`. Raises OSError when /proc cannot be read."""
+    found = {seen.pid: seen for seen in _look_at_all(uid, proc)}
+    return [
+        seen if seen.in_job or not _is_below_a_job(seen, found, proc) else replace(seen, in_job=True)
+        for seen in found.values()
+    ]
+
+
+def _is_below_a_job(seen: Seen, known: Mapping[int, Seen], proc: str) -> bool:
+    """Whether a process above it belongs to a scheduler, or is one of its daemons."""
+    pid, passed = seen.parent, {seen.pid}
+    while pid > 0 and pid not in passed:
+        passed.add(pid)
+        above = known.get(pid)
+        if above is not None:
+            if above.in_job or above.name in _STEP_DAEMONS:
+                return True
+            pid = above.parent
+            continue
+        try:
+            status = _fields(os.path.join(proc, str(pid), "status"))
+            name, pid = status["Name"], int(status["PPid"])
+        except (OSError, KeyError, ValueError):
+            return False  # it ended, or is hidden
+        if name in _STEP_DAEMONS:
+            return True
+    return False
+
+
+def _look_at_all(uid: int, proc: str) -> Iterator[Seen]:
     for name in os.listdir(proc):
         if not name.isascii() or not name.isdigit():
             continue
@@ -93,9 +130,18 @@ def _look(uid: int, pid: int, folder: str) -> Seen | None:
         parent=int(rest[1]),
         life=(environment or {}).get(LIFE_VARIABLE),
         mark=(environment or {}).get(MARK_VARIABLE),
-        in_job=any(variable in (environment or {}) for variable in _JOB_VARIABLES),
+        local_job=(environment or {}).get(LOCAL_JOB),
+        in_job=any(variable in (environment or {}) for variable in _JOB_VARIABLES) or _is_in_group(folder),
         environment_read=environment is not None,
     )
+
+
+def _is_in_group(folder: str) -> bool:
+    try:
+        with open(os.path.join(folder, "cgroup"), encoding="utf-8", errors="replace") as source:
+            return _JOB_GROUP.search(source.read()) is not None
+    except OSError:
+        return False
 
 
 def _fields(path: str) -> dict[str, str]:

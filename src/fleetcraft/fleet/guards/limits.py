@@ -60,6 +60,9 @@ def decide_limits(
         return Decision.refuse(
             f"the site's limits could not be read: {'; '.join(problems) or 'no answer'}", problems=problems
         )
+    if problems:
+        # One of the questions has no answer, and the limit that matters may stand there.
+        return Decision.refuse(f"not every limit was told: {'; '.join(problems)}", problems=problems)
     if mine is None:
         return Decision.refuse("the user's own jobs could not be read, so what is left of the limits is unknown")
     found = list(findings(request, limits, mine, gpus))

@@ -41,6 +41,12 @@ def provider_of(site: ResolvedSite) -> ProviderSpec | None:
     )
 
 
+def from_profile(site: ResolvedSite, request: JobRequest, at_utc: float) -> Limits:
+    """The profile alone, for a scheduler that has no way to tell what its site allows."""
+    name = request.partition or site.partition.name
+    return Limits(at_utc=at_utc, partitions=(PartitionLimits(name=name, is_default=True),))
+
+
 def with_profile(limits: Limits, site: ResolvedSite, request: JobRequest) -> Limits:
     """The scheduler's limits with the profile's: the smaller number counts, and what one does not say the other may."""
     chosen = site.partition

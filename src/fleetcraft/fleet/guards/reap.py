@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.decision import Decision
+from fleetcraft.core.names import make_life_id
 from fleetcraft.fleet.guards.census import Seen
 from fleetcraft.fleet.guards.login import is_login_host
 from fleetcraft.spool import host
@@ -66,8 +68,12 @@ def worker_identities(spools: Iterable[str]) -> Iterator[Identity]:
                 continue
 
 
-def choose(seen: Sequence[Seen], identities: Iterable[Identity], me: int) -> list[Target]:
-    """Workers first, then what carries a mark. Never this process or one above it, and nothing of a scheduler's job."""
+def choose(seen: Sequence[Seen], identities: Iterable[Identity], me: int, here: str) -> list[Target]:
+    """Workers first, then what carries a mark.
+
+    Never this process or one above it, nothing of a scheduler's job, and nothing that was started on another host than
+    `here`: one kernel may play several.
+    """
     spared = _line_above(seen, me)
     by_pid = {process.pid: process for process in seen if process.pid not in spared and not process.in_job}
     boot, namespace = host.boot_id(), host.pid_namespace()
@@ -76,16 +82,32 @@ def choose(seen: Sequence[Seen], identities: Iterable[Identity], me: int) -> lis
         process = by_pid.get(identity.pid)
         if process is None or identity.kind != "worker" or boot is None or identity.boot_id != boot:
             continue
+        if identity.host != here:
+            continue
         if identity.pid_namespace == namespace and identity.start_ticks == process.start_ticks:
             found[process.pid] = _target(process, f"the worker of life {identity.life}")
     for process in by_pid.values():
-        if process.is_ours and process.pid not in found:
-            found[process.pid] = _target(process, f"started by life {process.life or '?'}")
+        if process.pid not in found and (_is_life_of(process.life, here) or process.local_job is not None):
+            found[process.pid] = _target(process, _origin(process))
     return list(found.values())
 
 
 def _target(process: Seen, because: str) -> Target:
     return Target(pid=process.pid, start_ticks=process.start_ticks, name=process.name, because=because)
+
+
+def _is_life_of(life: str | None, here: str) -> bool:
+    """Whether the mark names a worker life of this host; a mark of any other form is not ours."""
+    if life is None:
+        return False
+    begin = make_life_id(here, 0, "x").removesuffix("-0-x")
+    return re.fullmatch(rf"{re.escape(begin)}-[0-9]+-[0-9a-z]+", life) is not None
+
+
+def _origin(process: Seen) -> str:
+    if process.life is None and process.local_job is not None:
+        return f"of the local job {os.path.basename(process.local_job)}"
+    return f"started by life {process.life or '?'}"
 
 
 def _line_above(seen: Sequence[Seen], pid: int) -> set[int]:

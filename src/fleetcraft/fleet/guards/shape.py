@@ -118,8 +118,8 @@ def _nearest(request: JobRequest, limits: Limits) -> dict[str, Any] | None:
     best: tuple[int, int, dict[str, Any]] | None = None
     for place, part in enumerate(limits.partitions):
         misfits = list(misfits_of(request, part))
-        if any(misfit.what == "state" for misfit in misfits) or (request.gpus_per_node and part.gpus_per_node == 0):
-            continue
+        if any(misfit.what == "state" or not misfit.most for misfit in misfits):
+            continue  # nothing runs there, or it has none of what was asked for
         is_other = part.name != request.partition
         shape = _wanted(request) | {"partition": part.name}
         for misfit in misfits:

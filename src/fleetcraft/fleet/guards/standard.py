@@ -19,7 +19,7 @@ from fleetcraft.fleet.guards.limits import decide_limits
 from fleetcraft.fleet.guards.login import LoginEvidence, decide_login
 from fleetcraft.fleet.guards.once import OnceEvidence, decide_once
 from fleetcraft.fleet.guards.poll import PollEvidence, tell_poll
-from fleetcraft.fleet.guards.profile import charges_of, provider_of, with_profile
+from fleetcraft.fleet.guards.profile import charges_of, from_profile, provider_of, with_profile
 from fleetcraft.fleet.guards.shape import decide_shape
 from fleetcraft.schedulers.api import Limits, Observation, Scheduler
 from fleetcraft.transports.api import Transport
@@ -46,7 +46,13 @@ class Asked:
         self._turn_to(proposal)
         if self._limits is None and self.scheduler is not None:
             self._limits = self.scheduler.limits()
-        return self._limits
+        if self._limits is None or self._limits.answered or not self._is_mute(proposal):
+            return self._limits
+        return from_profile(proposal.spec.site, proposal.request, proposal.now_utc)
+
+    def _is_mute(self, proposal: Proposal) -> bool:
+        """PSI/J has no question for it, so what the profile says is all that anybody can know."""
+        return proposal.spec.site.scheduler.kind == "psij"
 
     def mine(self, proposal: Proposal) -> Observation | None:
         """Every job of this user. None: nobody could be asked."""
