@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 CLUSTER_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench docs soak cluster model format lock clean venv system-packages bench-packages
+.PHONY: help demo test test-slow check bench docs soak soak-slurm cluster model format lock clean venv system-packages bench-packages
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,10 @@ docs: venv ## build the documentation into build/site
 	$(MKDOCS) build --strict --site-dir build/site
 
 soak: venv system-packages ## the long crash tests: up to an hour
-	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
+	$(PY) -m pytest -m "soak and not needs_slurm" --timeout=7200 $(PYTEST_ARGS)
+
+soak-slurm: venv system-packages ## fleets on a real Slurm in a storm: 20 fleets, 20,000 tasks, 200 faults (FLEETCRAFT_SOAK_TASKS=600: smaller)
+	$(PY) -m pytest -m soak --timeout=7200 -s tests/cluster/test_fleet_soak.py $(PYTEST_ARGS)
 
 cluster: venv system-packages ## a real Slurm cluster to play with, until Ctrl-C
 	$(PY) -m tests.cluster.play $(CLUSTER_ARGS)

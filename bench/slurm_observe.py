@@ -23,8 +23,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "src"))
 
 from fleetcraft.schedulers.api import JobRef  # noqa: E402  the path comes first
 from fleetcraft.schedulers.slurm import SlurmScheduler  # noqa: E402
-from fleetcraft.schedulers.slurm_accounting import ACCOUNT_FIND_FIELDS, read_sacct  # noqa: E402
-from fleetcraft.schedulers.slurm_rows import QUEUE_LOOK, read_squeue  # noqa: E402
+from fleetcraft.schedulers.slurm_accounting import ACCOUNT_FIND_FIELDS, AccountAnswer, read_sacct  # noqa: E402
+from fleetcraft.schedulers.slurm_rows import QUEUE_LOOK, QueueAnswer, read_squeue  # noqa: E402
 from fleetcraft.transports.api import Answer  # noqa: E402
 
 ROWS = 10_000
@@ -98,6 +98,16 @@ class CountingLogin:
         return Answer(argv=tuple(argv), code=0, out=out, err="", took_s=0.0)
 
 
+def read_queue(text: str) -> QueueAnswer:
+    """The answer as the adapter reads it."""
+    return read_squeue(text, "", 0, fields=QUEUE_LOOK)
+
+
+def read_account(text: str) -> AccountAnswer:
+    """The answer as the adapter reads it."""
+    return read_sacct(text, "", 0, fields=ACCOUNT_FIND_FIELDS)
+
+
 def median_s(work: Callable[[], object]) -> float:
     """Median of some runs, after one that fills the caches of the interpreter."""
     work()
@@ -127,15 +137,12 @@ def observe(live: int, left: int) -> dict[str, Any]:
 def measure() -> dict[str, Any]:
     """All figures, and whether each was reached."""
     queue, account = queue_text(range(1, ROWS + 1)), account_text(range(1, ROWS + 1))
-    if (
-        len(read_squeue(queue, "", 0, fields=QUEUE_LOOK).rows) != ROWS
-        or len(read_sacct(account, "", 0, fields=ACCOUNT_FIND_FIELDS).jobs) != ROWS
-    ):
+    if len(read_queue(queue).rows) != ROWS or len(read_account(account).jobs) != ROWS:
         raise SystemExit("not every row was read")
     alive, gone = observe(LIVE, 0), observe(0, LEFT)
     squeue_s, sacct_s = (
-        median_s(lambda: read_squeue(queue, "", 0, fields=QUEUE_LOOK)),
-        median_s(lambda: read_sacct(account, "", 0, fields=ACCOUNT_FIND_FIELDS)),
+        median_s(lambda: read_queue(queue)),
+        median_s(lambda: read_account(account)),
     )
     chunks = -(-LEFT // 200)
     return {

@@ -101,8 +101,8 @@ class Faults(Login):
 
     # All of it
 
-    def restore(self, deadline_s: float = 60.0) -> None:
-        """Undo every fault and end every job, so that the next test finds the cluster as new."""
+    def mend(self) -> None:
+        """Undo every fault of daemons and nodes; jobs go on."""
         for name in self.node_names:
             self.resume_node(name)
         for daemon in self.daemons.all():
@@ -114,6 +114,10 @@ class Faults(Login):
         for name in self.node_names:
             if not self._runs(f"slurmd-{name}"):
                 self.start_node(name)
+
+    def restore(self, deadline_s: float = 60.0) -> None:
+        """Undo every fault and end every job, so that the next test finds the cluster as new."""
+        self.mend()
         self.cancel_all(deadline_s)
         for name, state in self.node_states().items():
             if state.startswith(("down", "drain")) and not state.endswith("*"):

@@ -195,9 +195,9 @@ class FleetLab:
         """One pass."""
         return self.ask("fleet", "ensure", fleet, *options, code=code)
 
-    def status(self, fleet: str = "main") -> dict[str, Any]:
-        """One fleet as `fleet status` shows it."""
-        (one,) = self.ask("fleet", "status", fleet)["fleets"]
+    def status(self, fleet: str = "main", code: int = 0) -> dict[str, Any]:
+        """One fleet as `fleet status` shows it; it ends with 75 when the scheduler did not answer."""
+        (one,) = self.ask("fleet", "status", fleet, code=code)["fleets"]
         return dict(one)
 
     # Facts
@@ -281,12 +281,23 @@ class FleetLab:
         """How many CPUs each worker gave out, by its host."""
         found: dict[str, int] = {}
         for path in self.spool.glob("workers/*/journal.jsonl"):
-            records = [json.loads(line) for line in path.read_text().splitlines()]
+            records = [json.JSONDecoder().raw_decode(line)[0] for line in path.read_text().splitlines()]
             up = next((record for record in records if record.get("what") == "up"), None)
             if up is not None:
                 identity = json.loads((path.parent / "identity.json").read_text())
                 found[identity["host"]] = up["capacity"]["cpus"]
         return found
+
+    def times(self, job: int) -> tuple[float, float]:
+        """Start and end of an ended job by the accounts, in whole seconds."""
+
+        def look() -> list[str] | None:
+            words = ["sacct", "-X", "-n", "-P", "-o", "Start,End", "-j", str(job)]
+            cells = self.cluster.run(words, env={"SLURM_TIME_FORMAT": "%s"}).stdout.strip().split("|")
+            return cells if all(cell.isdigit() for cell in cells) else None
+
+        start, end = self.cluster.wait_for(look, "the accounts know start and end")
+        return float(start), float(end)
 
     def job_of(self, token: str) -> int | None:
         """The job that the fleet's records name for a token."""
@@ -342,6 +353,14 @@ class FleetLab:
             for path in sorted(self.spool.glob("fleets/*/jobs/*/output.log"))
         ]
         return "\n".join(texts)
+
+
+def occupy(cluster: SlurmCluster, *nodes: str) -> int:
+    """Other people's work on these nodes, or on all of them."""
+    names = nodes or cluster.node_names
+    job = cluster.sbatch(f"-N{len(names)}", "-w", ",".join(names), "--exclusive", script="srun sleep 900", user="root")
+    cluster.wait_job(job, "RUNNING")
+    return job
 
 
 def _save_keys(save: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def test_a_fleet_works_on_several_nodes_and_lets_go_of_them(lab, cluster):
     cluster.wait_job(job, "COMPLETED", deadline_s=30.0)
     runs = lab.check_work(names)
     assert {run.node for run in runs} == set(cluster.node_names)
-    start, end = times(cluster, job)
+    start, end = lab.times(job)
     # Both bounds are generous here; what was measured is in the bench.
     assert min(run.begin_utc for run in runs) - start < 6.0
     last = max(run.end_utc for run in runs)
@@ -32,18 +32,6 @@ def test_a_fleet_works_on_several_nodes_and_lets_go_of_them(lab, cluster):
     status = lab.status()
     assert (status["standing"], status["unfinished"]) == ("done", 0)
     assert lab.check_single_submissions() == 1
-
-
-def times(cluster, job: int) -> tuple[float, float]:
-    """Start and end of an ended job by the accounts."""
-
-    def look() -> list[str] | None:
-        words = ["sacct", "-X", "-n", "-P", "-o", "Start,End", "-j", str(job)]
-        row = cluster.run(words, env={"SLURM_TIME_FORMAT": "%s"}).stdout.strip().split("|")
-        return row if all(cell.isdigit() for cell in row) else None
-
-    start, end = cluster.wait_for(look, "the accounts know start and end")
-    return float(start), float(end)
 
 
 def test_nodes_of_different_shapes_each_take_what_fits(lab, cluster):
@@ -87,7 +75,7 @@ def test_a_node_is_held_for_a_person_and_given_back(lab, cluster):
     beat = cluster.wait_for(lambda: _content(folder / "beat.json"), "it beats")
     assert beat["sequence"] >= 1
     assert "gpus" in beat
-    ready = _content(folder / "ready.json")
+    ready = json.loads((folder / "ready.json").read_text())
     assert ready["host"] in cluster.node_names
     lab.ask("fleet", "cancel", "devnode")
     cluster.wait_job(int(said["job"]), "CANCELLED", "COMPLETED")

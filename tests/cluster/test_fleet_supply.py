@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cluster.fleet_lab import FleetLab
+from tests.cluster.fleet_lab import FleetLab, occupy
 
 pytestmark = [pytest.mark.needs_slurm, pytest.mark.slow]
 
@@ -14,16 +14,6 @@ pytestmark = [pytest.mark.needs_slurm, pytest.mark.slow]
 @pytest.fixture
 def lab(cluster) -> FleetLab:
     return FleetLab(cluster)
-
-
-def occupy(cluster, *nodes: str) -> int:
-    """Other people's work on these nodes, or on all of them."""
-    names = nodes or cluster.node_names
-    job = cluster.sbatch(
-        f"-N{len(names)}", "-w", ",".join(names), "--exclusive", script="srun sleep 600", user="root"
-    )  # fmt: skip
-    cluster.wait_job(job, "RUNNING")
-    return job
 
 
 def test_passes_grow_with_the_backlog_by_one_job_each_and_give_back_what_is_not_needed(lab, cluster):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_a_drain_asked_for_lets_running_tasks_finish_and_returns_the_rest(lab: L
 def test_a_drain_that_waits_for_tasks_still_hears_that_the_node_goes(lab: Lab, how: str):
     shell = "trap 'exit 75' USR1; echo ready > trace; while :; do sleep 0.02; done"
     lab.enqueue([{"name": "long", "command": ["sh", "-c", shell], "checkpoint_signal": "USR1"}])
-    options = {"deadline_utc": time.time() + 8.0, "drain_before_s": 3.0} if how == "deadline" else {}
+    options: dict[str, Any] = {"deadline_utc": time.time() + 8.0, "drain_before_s": 3.0} if how == "deadline" else {}
     worker = lab.worker(**options)
     life = lab.life_of(worker)
     ready(lab)

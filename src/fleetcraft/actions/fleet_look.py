@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fleetcraft.actions.fleet_open import newest_spec, open_existing
 from fleetcraft.fleet.handle import Fleet
-from fleetcraft.fleet.look import Look, look
+from fleetcraft.fleet.look import Look, look, read_exit_record
 from fleetcraft.fleet.names import FleetFolder
 from fleetcraft.fleet.records import RecordLog, list_fleets
-from fleetcraft.fleet.state import FleetState, fold
+from fleetcraft.fleet.state import FleetState, Job, fold
 from fleetcraft.spool.spool import Spool
 
 
@@ -44,6 +45,12 @@ def read_logs(spool: Spool) -> dict[str, RecordLog]:
         logs[name] = RecordLog(spool.files, spool.clock, FleetFolder(spool.layout.root, name))
         logs[name].refresh()
     return logs
+
+
+def read_end(spool: Spool, name: str, job: Job) -> tuple[Mapping[str, Any] | None, str]:
+    """What the script of a job wrote at its end, and the file with its output. Raises OSError."""
+    folder = FleetFolder(spool.layout.root, name).job(job.token)
+    return read_exit_record(spool.files, folder, job.token), folder.output
 
 
 def read_states(spool: Spool) -> dict[str, FleetState]:

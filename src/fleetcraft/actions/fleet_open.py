@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fleetcraft.actions.login_transport import transport_for
 from fleetcraft.config.site import ResolvedSite
 from fleetcraft.core.clock import Clock
 from fleetcraft.core.errors import UsageError
@@ -23,7 +24,6 @@ from fleetcraft.fleet.state import FleetState, fold
 from fleetcraft.schedulers.api import Scheduler
 from fleetcraft.spool.spool import Spool
 from fleetcraft.transports.api import Transport
-from fleetcraft.transports.local import LocalTransport
 
 DEFAULT_FLEET = "main"
 
@@ -39,7 +39,7 @@ class Door:
 
 def open_door(site: ResolvedSite, clock: Clock, env: Mapping[str, str] = os.environ) -> Door:
     """The scheduler of a site, on this machine."""
-    transport = LocalTransport()
+    transport = transport_for(site)
     return Door(site, transport, open_scheduler(site.scheduler, transport=transport, clock=clock, env=env))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleetcraft.actions.fleet_open import new_fleet, open_existing
+from fleetcraft.actions.fleet_open import new_fleet, open_existing, site_of
 from fleetcraft.actions.fleet_options import FleetOptions, make_spec, resolve_site, with_program
+from fleetcraft.actions.login_transport import transport_for
+from fleetcraft.actions.spool_choice import check_spool_place
 from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_TRY_AGAIN
 from fleetcraft.fleet.drain import drain
 from fleetcraft.fleet.ensure import PassOptions, PassReport, ensure_loop, ensure_pass
@@ -20,7 +22,6 @@ from fleetcraft.fleet.submit import Draft, DryRun, Submitted, Wish, draft
 from fleetcraft.schedulers.api import Retry, SubmitOutcome
 from fleetcraft.spool.spool import Spool
 from fleetcraft.transports.api import Transport
-from fleetcraft.transports.local import LocalTransport
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Prepared:
 def prepare(spool: Spool, name: str, options: FleetOptions, *, write: bool) -> Prepared:
     """Resolve everything that a person said. Raises UsageError, Refused."""
     site = resolve_site(options)
+    check_spool_place(site, spool.layout.root)
     fleet = new_fleet(spool, name, site)
     return Prepared(fleet, with_program(fleet, make_spec(fleet, site, options), options, write=write))
 
@@ -71,7 +73,7 @@ def passes(
 
 
 def _pass(fleet: Fleet, what: PassOptions) -> PassReport:
-    transport = LocalTransport()
+    transport = transport_for(site_of(fleet.spool, fleet.name))
     burned = _burn(fleet, transport)
     if burned is not None and not what.dry:
         drain(fleet, burned)

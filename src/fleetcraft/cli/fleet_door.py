@@ -6,13 +6,13 @@ Behind the door are packages that the worker's bundle does not have, and imports
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.output import Output, printable
-from fleetcraft.cli.parser import spool_root
+from fleetcraft.cli.parser import is_spool_named, spool_root
 from fleetcraft.core.errors import UsageError
 from fleetcraft.core.quantities import format_bytes, format_duration
 
@@ -35,20 +35,20 @@ def whole_program() -> Iterator[None]:
 
 
 def open_spool(arguments: argparse.Namespace, *, create: bool = False) -> Spool:
-    """The spool that was named."""
+    """The spool that was named, else the one here, else the one that the profile names."""
     from fleetcraft.spool.spool import Spool
 
-    return Spool.open(spool_root(arguments), create=create)
+    root = spool_root(arguments)
+    if not is_spool_named(arguments) and not os.path.isdir(root):
+        with whole_program():
+            from fleetcraft.actions.spool_choice import spool_of_profile
+        root = spool_of_profile(getattr(arguments, "profile", None)) or root
+    return Spool.open(root, create=create)
 
 
 def fleet_argument(parser: argparse.ArgumentParser, *, what: str = "the fleet (default: the only one)") -> None:
     """The name of one fleet."""
     parser.add_argument("fleet", metavar="FLEET", nargs="?", help=what)
-
-
-def when(at_utc: float | None) -> str:
-    """A time for a person."""
-    return "?" if at_utc is None else datetime.fromtimestamp(at_utc, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def hours(value: float | None, cap: float | None = None) -> str:

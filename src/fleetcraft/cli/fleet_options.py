@@ -65,6 +65,10 @@ def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
     """How the fleet grows, shrinks and ends."""
     group = parser.add_argument_group("growing and ending")
     group.add_argument(
+        "--shape", metavar="NAME",
+        help="a name for this shape, where one fleet has jobs of several shapes (default: main)",
+    )  # fmt: skip
+    group.add_argument(
         "--lanes", type=number, metavar="N",
         help="keep so many sequences of successors of exactly this shape (default: 0, at most 4)",
     )  # fmt: skip
@@ -86,9 +90,11 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     """In which surroundings tasks run."""
     group = parser.add_argument_group("surroundings of the tasks")
     group.add_argument("--container", metavar="IMAGE", help="run workers and tasks in this image")
-    group.add_argument("--module", action="append", default=[], metavar="NAME", help="load this module first")
     group.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="set this for the worker; may be repeated"
+        "--module", action="append", default=[], metavar="NAME", help="load this module for tasks and worker"
+    )
+    group.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="set this for the tasks; may be repeated"
     )
     group.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="as for `worker run`")
     group.add_argument("--worker-gpus", metavar="WHICH", help="as --gpus of `worker run` (default: auto)")
@@ -139,6 +145,7 @@ def read_options(arguments: argparse.Namespace) -> FleetOptions:
         notify=said.get("notify"),
         options=tuple(said.get("option") or ()),
         bundle=bool(said.get("bundle")),
+        shape=_shape(said.get("shape")),
         spec=values,
         worker={
             "gpus": said.get("worker_gpus"),
@@ -147,6 +154,14 @@ def read_options(arguments: argparse.Namespace) -> FleetOptions:
             "pass_env": tuple(said.get("pass_env") or ()) or None,
         },
     )
+
+
+def _shape(name: str | None) -> str:
+    from fleetcraft.fleet.spec import DEVNODE, MAIN, SMOKE_CHECK
+
+    if name in (DEVNODE, SMOKE_CHECK):
+        raise UsageError(f"The shape {name} is for `fleetcraft fleet {name}`.", hint="Give the shape another name.")
+    return name or MAIN
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.command import Command, Example
-from fleetcraft.cli.fleet_door import hours, open_spool, when, whole_program
+from fleetcraft.cli.fleet_door import hours, open_spool, whole_program
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.tables import table
 from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_GOING, EXIT_TRY_AGAIN
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.core.states import TaskState
+from fleetcraft.readmodel.words import local_time
 
 if TYPE_CHECKING:
     from fleetcraft.readmodel.fleet_jobs import FleetJobView
@@ -85,14 +86,16 @@ def describe(view: FleetView, output: Output) -> Iterator[str]:
     lanes = f", {count(view.lanes, 'lane')}" if view.lanes else ""
     yield f"  nodes {nodes['assigned']} assigned, {nodes['pending']} waited for{lanes}{work}"
     if view.jobs:
-        yield from (f"  {line}" for line in table(output, _HEADS, [_row(job) for job in view.jobs], styled=1))
+        yield from (
+            f"  {line}" for line in table(output, _HEADS, [_row(job, view.time_zone) for job in view.jobs], styled=1)
+        )
     listed = sum(not job.is_live for job in view.jobs)
     if view.ended_jobs > listed:
         yield f"  and {view.ended_jobs - listed} more that ended; --all shows them"
     yield from (f"{output.paint('!', 'yellow', 'bold')} {printable(text)}" for text in view.problems)
 
 
-def _row(job: FleetJobView) -> tuple[str, ...]:
+def _row(job: FleetJobView, zone: str | None) -> tuple[str, ...]:
     known = "" if job.age_s is None else f"{format_duration(job.age_s)} ago"
     about = job.about
     others = ", ".join(f"{number} {outcome}" for outcome, number in job.attempts.items() if outcome != "succeeded")
@@ -102,7 +105,8 @@ def _row(job: FleetJobView) -> tuple[str, ...]:
         tail = f"idle for {format_duration(job.idle_tail_s)} at its end"
         about = f"{about}; {tail}" if about else tail
     if job.expected_start_utc is not None:
-        about = f"{about}{' ' if about else ''}The scheduler expects to start it by {when(job.expected_start_utc)}."
+        by = local_time(job.expected_start_utc, zone)
+        about = f"{about}{' ' if about else ''}The scheduler expects to start it by {by}."
     if job.lane is not None:
         about = f"lane {job.lane}{': ' if about else ''}{about}"
     return (
@@ -113,7 +117,7 @@ def _row(job: FleetJobView) -> tuple[str, ...]:
         str(job.workers),
         "?" if job.tasks is None else f"{job.tasks:,}",
         hours(job.gpu_hours),
-        "" if job.end_utc is None else when(job.end_utc),
+        "" if job.end_utc is None else local_time(job.end_utc, zone),
         f"{known} (no answer)" if job.stale else known,
         about,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fleetcraft.cli.command import Command, Example
-from fleetcraft.cli.fleet_door import decision_lines, hours, open_spool, when, whole_program
+from fleetcraft.cli.fleet_door import decision_lines, hours, open_spool, whole_program
 from fleetcraft.cli.fleet_options import (
     add_fleet_arguments,
     add_place_arguments,
@@ -19,6 +19,7 @@ from fleetcraft.cli.fleet_options import (
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED
 from fleetcraft.core.quantities import format_duration
+from fleetcraft.readmodel.words import local_time
 
 if TYPE_CHECKING:
     from fleetcraft.fleet.spec import FleetSpec
@@ -114,7 +115,8 @@ def _tell(dry: DryRun, output: Output) -> Iterator[str]:
         yield f"  the scheduler would refuse it{said}"
     else:
         where = f" on {', '.join(estimate.nodes)}" if estimate.nodes else ""
-        start = f"by {when(estimate.start_utc)}" if estimate.start_utc is not None else "at a time that it does not say"
+        by = local_time(estimate.start_utc, site.time_zone)
+        start = f"by {by}" if estimate.start_utc is not None else "at a time that it does not say"
         yield f"  the scheduler would start it {start}{where}"
     yield output.paint("guards", "bold")
     yield from decision_lines(dry.draft.ruling.as_json(), output)
@@ -138,6 +140,10 @@ SUBMIT = Command(
         Example(
             line="fleetcraft fleet submit study1 --profile mysite --nodes 4 --time 12h --gpu-hours 400",
             what="Four nodes for twelve hours, and never more than 400 GPU-hours for the whole fleet.",
+        ),
+        Example(
+            line="fleetcraft fleet submit study1 --profile mysite --shape big --partition large --nodes 8",
+            what="A second shape of the same fleet: each node takes what fits it.",
         ),
         Example(
             line="fleetcraft fleet submit study1 --profile mysite --nodes 8 --lanes 2 --idle-exit 10m",

@@ -11,6 +11,7 @@ from fleetcraft.cli.output import Output, printable
 from fleetcraft.core.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
+    from fleetcraft.fleet.state import FleetState
     from fleetcraft.readmodel.fleet_why import FleetExplanation
 
 
@@ -36,7 +37,16 @@ def _fleet(arguments: argparse.Namespace, output: Output) -> int:
     log = read_logs(spool).get(name)
     if log is None:
         raise no_such_fleet(name, spool.layout.root)
-    return _show(explain_fleet(name, log.records, fold(log.records)), output, FLEET.schema)
+    state = fold(log.records)
+    return _show(explain_fleet(name, log.records, state, zone=_zone(state, output)), output, FLEET.schema)
+
+
+def _zone(state: FleetState, output: Output) -> str | None:
+    """That of the site, for a person; programs get UTC."""
+    from fleetcraft.actions.fleet_open import newest_spec
+
+    spec = None if output.json else newest_spec(state)
+    return None if spec is None else spec.site.time_zone
 
 
 def _job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,17 +55,23 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _job(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program():
-        from fleetcraft.actions.fleet_look import read_logs
+        from fleetcraft.actions.fleet_look import read_end, read_logs
         from fleetcraft.fleet.state import fold
         from fleetcraft.readmodel.fleet_why import explain_job, find_job
-    logs = read_logs(open_spool(arguments))
-    found = find_job({name: fold(log.records) for name, log in logs.items()}, arguments.job)
+    spool = open_spool(arguments)
+    logs = read_logs(spool)
+    states = {name: fold(log.records) for name, log in logs.items()}
+    found = find_job(states, arguments.job)
     if found is None:
         raise UsageError(
             f"No fleet of this spool has a job {arguments.job!r}.", hint="See `fleetcraft fleet status --all`."
         )
     name, job = found
-    return _show(explain_job(name, logs[name].records, job), output, JOB.schema)
+    ended, said_in = read_end(spool, name, job)
+    explained = explain_job(
+        name, logs[name].records, job, zone=_zone(states[name], output), ended=ended, output=said_in
+    )
+    return _show(explained, output, JOB.schema)
 
 
 FLEET = Command(

@@ -108,6 +108,11 @@ def spool_root(arguments: argparse.Namespace) -> str:
     return arguments.spool or os.environ.get(SPOOL_VARIABLE) or DEFAULT_SPOOL
 
 
+def is_spool_named(arguments: argparse.Namespace) -> bool:
+    """True when a person named the spool, by the option or by the variable."""
+    return bool(arguments.spool or os.environ.get(SPOOL_VARIABLE))
+
+
 def duration(option: str) -> Any:
     """An argparse type for a time span in seconds; raises UsageError with the option's name."""
 

@@ -86,8 +86,10 @@ def options_from(arguments: argparse.Namespace, environment: dict[str, str], now
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     options = options_from(arguments, dict(os.environ), time.time())
+    from fleetcraft.workers.setup import setup_of
     from fleetcraft.workers.worker import run_worker
 
+    setup_of(os.environ)  # a worker that cannot know the setup of its job must not begin
     code = run_worker(options)
     if output.json:
         output.document(RUN.schema, {"spool": os.path.abspath(options.spool), "exit": code})

@@ -15,11 +15,11 @@ from fleetcraft.core.errors import OutOfReach
 from fleetcraft.core.states import JobState
 from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.backlog import Backlog, read_backlog
-from fleetcraft.fleet.drain import follow_drain
+from fleetcraft.fleet.drain import drain, follow_drain
 from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.look import look
 from fleetcraft.fleet.notify import Post, Runner, Standing, notify, standing
-from fleetcraft.fleet.plan import CANCEL, NOTHING, SUBMIT, Plan, decide
+from fleetcraft.fleet.plan import CANCEL, NOTHING, SUBMIT, Plan, cap_stop, decide
 from fleetcraft.fleet.records import Overtaken
 from fleetcraft.fleet.renew import Renewals, bad_nodes, plan_renewals
 from fleetcraft.fleet.resolve import resolve
@@ -97,19 +97,28 @@ def ensure_pass(
             report.problems += follow_drain(fleet, fleet.state()).problems
         state = fleet.state()
     report.backlog = _read_backlog(fleet, report)
-    known_limits = limits() if limits else None
-    asked = mine() if mine else None
-    for _ in range(fleet.policy.attempts):
-        try:
-            _act(fleet, state, options, report, known_limits, asked)
-            break
-        except Overtaken:
-            state = fleet.state()
+    state = _stop_at_cap(fleet, state, options, report)
+    if report.answered:
+        _decide(fleet, state, options, report, limits() if limits else None, mine() if mine else None)
     else:
-        report.reason = "other passes were faster every time; the next pass goes on"
+        # Every further question would wait as long for as little.
+        report.reason = "the scheduler did not answer, so nothing is decided"
     if not options.dry:
         _after(fleet, report, runner, post)
     return report
+
+
+def _decide(
+    fleet: Fleet, state: FleetState, options: PassOptions, report: PassReport,
+    limits: Limits | None, mine: Observation | None,
+) -> None:  # fmt: skip
+    for _ in range(fleet.policy.attempts):
+        try:
+            _act(fleet, state, options, report, limits, mine)
+            return
+        except Overtaken:
+            state = fleet.state()
+    report.reason = "other passes were faster every time; the next pass goes on"
 
 
 def _read_backlog(fleet: Fleet, report: PassReport) -> Backlog | None:
@@ -119,6 +128,17 @@ def _read_backlog(fleet: Fleet, report: PassReport) -> Backlog | None:
     except (OSError, OutOfReach) as error:
         report.problems.append(f"the backlog cannot be read: {error}")
         return None
+
+
+def _stop_at_cap(fleet: Fleet, state: FleetState, options: PassOptions, report: PassReport) -> FleetState:
+    """A fleet whose cap leaves nothing is drained, which is told to whoever is notified, once."""
+    why = "" if state.drained or not report.answered else cap_stop(state, report.backlog, fleet.now())
+    if why and not options.dry:
+        report.problems += drain(fleet, why).problems
+        state = fleet.state()
+    if why:
+        report.problems.append(f"the fleet {'would be' if options.dry else 'is'} drained: {why}")
+    return state
 
 
 def _act(

@@ -15,11 +15,12 @@ from typing import Any
 from fleetcraft.core.states import JobState
 from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.handle import Fleet
+from fleetcraft.fleet.names import JobFolder
 from fleetcraft.fleet.state import FleetState, Job, ref_json
 from fleetcraft.schedulers.api import JobRef, JobView, Observation
 from fleetcraft.schedulers.slurm_causes import log_cause
 from fleetcraft.schedulers.slurm_verdict import ExitRecord
-from fleetcraft.store.files import GONE
+from fleetcraft.store.files import GONE, Files
 
 ABSENT = "ABSENT"
 # Reasons of a waiting job come and go with every turn of the scheduler; only these are worth a record.
@@ -140,7 +141,7 @@ def _from_view(fleet: Fleet, job: Job, view: JobView) -> dict[str, Any] | None:
             state = JobState.DONE
         elif state is JobState.DONE:
             state = JobState.FAILED
-        cause = f"its script ended with {exit_record.get('code')}"
+        cause = ended_words(exit_record)
     if state is JobState.FAILED:
         said = _cause_in_log(fleet, job)
         if said:
@@ -175,7 +176,7 @@ def _from_absence(fleet: Fleet, job: Job) -> dict[str, Any] | None:
         good = exit_record.get("code") == 0
         return {
             "state": (JobState.DONE if good else JobState.FAILED).value, "raw_state": ABSENT,
-            "cause": f"its script ended with {exit_record.get('code')}; the scheduler knows it no more",
+            "cause": f"{ended_words(exit_record)}; the scheduler knows it no more",
             "start_utc": _number(exit_record, "started_utc"), "end_utc": _number(exit_record, "at_utc"),
             "source": "exit_record",
         }  # fmt: skip
@@ -208,20 +209,36 @@ def _cause_in_log(fleet: Fleet, job: Job) -> str:
 
 def read_exit(fleet: Fleet, job: Job) -> Mapping[str, Any] | None:
     """What the job's script wrote at its end, if it is of the last run; None when there is none."""
-    record = read_file(fleet, fleet.folder.job(job.token).ended)
-    if record is None or record.get("token") != job.token:
+    return read_exit_record(fleet.spool.files, fleet.folder.job(job.token), job.token)
+
+
+def read_exit_record(files: Files, folder: JobFolder, token: str) -> Mapping[str, Any] | None:
+    """The same from the job's folder alone."""
+    record = _read_json(files, folder.ended)
+    if record is None or record.get("token") != token:
         return None
-    began_utc = _number(read_file(fleet, fleet.folder.job(job.token).started) or {}, "at_utc")
+    began_utc = _number(_read_json(files, folder.started) or {}, "at_utc")
     ended_utc = _number(record, "at_utc")
     if began_utc is not None and ended_utc is not None and began_utc > ended_utc:
         return None  # of an earlier run: it was requeued and started anew
     return record
 
 
+def ended_words(record: Mapping[str, Any]) -> str:
+    """How the script of a job ended, in its own words where it had some."""
+    said = f"its script ended with {record.get('code')}"
+    reason = record.get("reason")
+    return f"{reason}; {said}" if isinstance(reason, str) and reason else said
+
+
 def read_file(fleet: Fleet, path: str) -> dict[str, Any] | None:
     """A small file that a job wrote; None when it is not there, or no JSON. Raises OSError for anything else."""
+    return _read_json(fleet.spool.files, path)
+
+
+def _read_json(files: Files, path: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(fleet.spool.files.read(path))
+        value = json.loads(files.read(path))
     except OSError as error:
         if error.errno in GONE:
             return None

@@ -40,7 +40,8 @@ def standing(state: FleetState, fleet: Fleet, *, unfinished: int | None = None) 
         return Standing(word=word, text="1 job waits or runs" if len(live) == 1 else f"{len(live)} jobs wait or run")
     stood = [job for job in state.jobs.values() if job.ref is not None and job.serves_work and not job.withdrawn]
     if state.drained:
-        return Standing(word=DRAINED, text="drained: no job is left", key=f"{DRAINED}:{state.drain_number}")
+        why = f" ({state.drain_reason})" if state.drain_reason else ""
+        return Standing(word=DRAINED, text=f"drained: no job is left{why}", key=f"{DRAINED}:{state.drain_number}")
     if not stood:
         return Standing(word=EMPTY, text="no job was submitted yet")
     last = stood[-1]

@@ -265,6 +265,24 @@ def within_budget(state: FleetState, spec: FleetSpec, nodes: int, now_utc: float
     return nodes, said
 
 
+def cap_stop(state: FleetState, backlog: Backlog | None, now_utc: float) -> str:
+    """Why the whole fleet must stop: a cap is used up, or leaves too little for what still waits. Else empty.
+
+    A job that was taken back and ran anew, or ran over its time, can use more than was set aside for it.
+    """
+    for _, spec in state.work_shapes():
+        for what, cap_h, spent_s in (
+            ("GPU-hour", spec.gpu_hour_cap, state.gpu_seconds(now_utc)),
+            ("node-hour", spec.node_hour_cap, state.node_seconds(now_utc)),
+        ):
+            if cap_h is not None and spent_s >= cap_h * _HOUR_S:
+                return f"the {what} cap of {cap_h:g} is used up ({spent_s / _HOUR_S:.2f} spent)"
+    if state.live() or backlog is None or not backlog.unfinished:
+        return ""
+    left = [within_budget(state, spec, 1, now_utc) for _, spec in state.work_shapes()]
+    return left[0][1] if left and not any(nodes for nodes, _ in left) else ""
+
+
 def _surplus(
     mine: Sequence[Job], spec: FleetSpec, need: Need, have_s: float, nodes_live: int, now_utc: float
 ) -> Job | None:

@@ -18,6 +18,8 @@ from fleetcraft.schedulers.api import JobRef, JobRequest
 # Words that the script fills in when it runs; each becomes a quoted variable, never pasted text.
 JOB_ID, DEADLINE = "@fleetcraft-job-id@", "@fleetcraft-deadline@"
 EARLY_S = 60.0
+SETUP_VARIABLE, SETUP_FILE = "FLEETCRAFT_SETUP", "env"
+_MOST_LOST = 0.3  # of a job's time, where its signal comes as early as it can
 _VARIABLES = {JOB_ID: '"$job_id"', DEADLINE: '"$deadline"'}
 
 Launch = Callable[[Sequence[str]], Sequence[str]]  # the argv that starts words on every node of this job
@@ -65,7 +67,7 @@ def render_work(
 ) -> str:
     """The script of a job that serves the spool."""
     words = on_node(worker_words(spec, folder.spool), folder.job(token))
-    return assemble(spec, folder, token, _worker_step(launch(words)), title=title)
+    return assemble(spec, folder, token, _runtime_check(spec) + _worker_step(launch(words)), title=title)
 
 
 def assemble(spec: FleetSpec, folder: FleetFolder, token: str, body: str, *, title: str) -> str:
@@ -101,6 +103,7 @@ def _preamble(spec: FleetSpec, job: JobFolder, token: str) -> str:
             "started=$(date +%s)",
             "step_pid=",
             "heard=",
+            "reason=",
             "code=1",
             "# The scheduler's own pattern letters in a path of ours would send what is said elsewhere.",
             'mkdir -p -- "$job_dir" && exec >>"$job_dir/output.log" 2>&1',
@@ -114,11 +117,14 @@ def _records() -> str:
     """The functions that write start.json and exit.json: whole or not at all, by a rename."""
     return r"""
 plain() { printf '%s' "${1//[^][A-Za-z0-9_.,:;+@%-]/}"; }
+words() { printf '%s' "${1//[^][A-Za-z0-9_.,:;+@%()=\/ -]/}"; }
+fail() { reason=$1; printf '%s\n' "$1" >&2; exit 78; }
 put() { printf '%s\n' "$2" >"$job_dir/.$1.$$" && mv -f -- "$job_dir/.$1.$$" "$job_dir/$1"; }
 finish() {
   code=$?
   trap - EXIT
   put exit.json "{\"token\":\"$token\",\"job_id\":\"$(plain "$job_id")\",\"code\":$code,\"signal\":\"$heard\",\
+\"reason\":\"$(words "$reason")\",\
 \"started_utc\":$started,\"at_utc\":$(date +%s),\"restart\":\"$(plain "${SLURM_RESTART_COUNT:-0}")\"}"
   exit "$code"
 }
@@ -136,20 +142,47 @@ put start.json "{\"token\":\"$token\",\"job_id\":\"$(plain "$job_id")\",\"host\"
 
 def _setup(spec: FleetSpec) -> str:
     site = spec.site.setup
-    lines = ["# The site's own lines; modules are often written without regard to unset variables.", "set +u"]
-    lines += [
-        f"module load {quote(module)} || {{ echo {quote(f'module load {comment(module)} failed')} >&2; exit 78; }}"
+    exports = _exports({**site.env, **spec.env})
+    loads = [
+        f"module load {quote(module)} || fail {quote(f'module load {comment(module)} failed')}"
         for module in site.modules
     ]
-    lines += [_site_line(line) for line in site.lines]
-    lines += [f"unset {name}" for name in site.unset]
-    lines += _exports({**site.env, **spec.env})
-    lines.append("set -u")
-    if spec.cwd is not None:
-        lines.append(f"cd -- {quote(spec.cwd)} || exit 78")
+    loads += [_site_line(line) for line in site.lines]
+    loads += [f"unset {name}" for name in site.unset]
+    lines = ["# The site's own lines; modules are often written without regard to unset variables.", "set +u"]
+    if not loads and not exports:
+        changes = []
+    elif spec.site.container is None:
+        changes = [_keep_environment("before"), *loads, *exports, _keep_environment("after")]
     else:
-        lines.append('cd -- "$job_dir" || exit 78')
+        # What modules of the host set means nothing in an image; what a person wrote down does.
+        changes = [*loads, _keep_environment("before"), *exports, _keep_environment("after")]
+    lines += changes
+    if changes:
+        lines.append(f'export {SETUP_VARIABLE}="$job_dir/{SETUP_FILE}"')
+    lines.append("set -u")
+    place = '"$job_dir"' if spec.cwd is None else quote(spec.cwd)
+    lines.append(f"cd -- {place} || fail 'the working directory cannot be entered'")
     return "\n".join(lines)
+
+
+def _keep_environment(name: str) -> str:
+    """Tasks get what the setup changed: the worker compares the two. Secrets may be in it, so only we may read it."""
+    return f'(umask 077; env -0 >"$job_dir/{SETUP_FILE}.{name}") || fail "the environment cannot be written down"'
+
+
+def _runtime_check(spec: FleetSpec) -> str:
+    """Say by name what is missing: without it all that stays of the job is a code of 127 or 255."""
+    container = spec.site.container
+    if container is None:
+        return ""
+    runtime = comment(container.runtime)
+    said = quote(f"{runtime} is not on this node (load it with setup.modules or --module)")
+    lines = [f"command -v -- {quote(container.runtime)} >/dev/null 2>&1 || fail {said}"]
+    if container.image.startswith("/"):
+        said = quote(f"the image {comment(container.image)} is not on this node")
+        lines.append(f"[ -e {quote(container.image)} ] || fail {said}")
+    return "\n".join(lines) + "\n"
 
 
 def _exports(env: Mapping[str, str]) -> list[str]:
@@ -256,9 +289,10 @@ def script_line(words: Sequence[str]) -> str:
 def _may_signal(spec: FleetSpec) -> bool:
     """A short job would lose much of its time: a scheduler may send the signal up to a minute too early.
 
-    Its workers go by the deadline alone, which is exact.
+    Its workers go by the deadline alone, which is exact. From ten minutes on the usual two minutes are signalled.
     """
-    return spec.signal_before_s > 0 and spec.signal_before_s + EARLY_S <= spec.time_limit_s / 4
+    notice_s = spec.drain_before_s()
+    return spec.signal_before_s > 0 and notice_s > 0 and notice_s + EARLY_S <= _MOST_LOST * spec.time_limit_s
 
 
 def request_for(
@@ -290,7 +324,7 @@ def request_for(
         begin_utc=begin_utc,
         after_any=tuple(after),
         signal="USR1" if _may_signal(spec) else None,
-        signal_before_s=spec.signal_before_s,
+        signal_before_s=spec.drain_before_s(),
         requeue=rules.requeue,
         output="/dev/null" if "%" in job.output or "\\" in job.output else job.output,
         cwd=job.root if spec.cwd is None else spec.cwd,

@@ -24,6 +24,7 @@ DEVNODE, SMOKE_CHECK = "devnode", "smoke"  # shapes that no pass grows or renews
 DEFAULT_TIME_LIMIT_S = 3600.0
 DEFAULT_IDLE_EXIT_S = 300.0
 DEFAULT_TASK_S = 600.0  # assumed while nothing was measured, and said so
+DEFAULT_NOTICE_S = 120.0
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHAPE = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -34,7 +35,7 @@ class WorkerChoices:
 
     cpus: int | None = None  # None: all that the node gives to the job
     gpus: str = "auto"
-    drain_before_s: float = 120.0  # how long before the deadline tasks are asked to save their state
+    drain_before_s: float | None = None  # how long before the deadline the drain begins; None: as the site signals
     lease_s: float | None = None
     pass_env: tuple[str, ...] = ()
 
@@ -71,7 +72,8 @@ class FleetSpec:
     cwd: str | None = None
     umask: str = "077"
     program: tuple[str, ...] = ("python3", "-m", "fleetcraft")
-    signal_before_s: float = 60.0  # a second way to be told; the worker goes by its deadline first
+    # How long before its end a job is told. One time for both ways: the scheduler's signal and the worker's deadline.
+    signal_before_s: float = DEFAULT_NOTICE_S  # 0: the scheduler sends no signal
     job_name: str | None = None  # None: the fleet's name
     worker: WorkerChoices = field(default_factory=WorkerChoices)
 
@@ -111,6 +113,9 @@ class FleetSpec:
             "The GPU-hour cap": self.gpu_hour_cap,
             "The node-hour cap": self.node_hour_cap,
         }
+        for notice_s in (self.signal_before_s, self.worker.drain_before_s):
+            if notice_s is not None and not (math.isfinite(notice_s) and notice_s >= 0):
+                raise UsageError(f"{notice_s!r} is no time for which a job can be told of its end.")
         for what, value in positive.items():
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise UsageError(f"{what} is {value!r}; it must be above zero.")
@@ -151,7 +156,9 @@ class FleetSpec:
 
     def drain_before_s(self) -> float:
         """How long before the deadline the drain begins: never more than a quarter of a short job."""
-        return min(self.worker.drain_before_s, self.time_limit_s / 4)
+        said = self.worker.drain_before_s
+        notice_s = (self.signal_before_s or DEFAULT_NOTICE_S) if said is None else said
+        return min(notice_s, self.time_limit_s / 4)
 
     def margin_s(self) -> float:
         """How long before the time limit everything must be over."""
@@ -214,6 +221,7 @@ def spec_for(fleet: str, site: ResolvedSite, **options: Any) -> FleetSpec:
     options.setdefault("gpus_per_node", partition.gpus_per_node or 0)
     options.setdefault("cpus_per_node", partition.cpus_per_node)
     options.setdefault("time_limit_s", site.time_limit_s or DEFAULT_TIME_LIMIT_S)
+    options.setdefault("signal_before_s", site.scheduler.signal_before_s)
     if "program" not in options and site.setup.python:
         options["program"] = (site.setup.python, "-m", "fleetcraft")
     return FleetSpec(fleet=fleet, site=site, **options)

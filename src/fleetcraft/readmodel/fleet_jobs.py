@@ -9,7 +9,7 @@ from typing import Any
 
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.core.states import JobState, Outcome
-from fleetcraft.fleet.look import Look
+from fleetcraft.fleet.look import Look, ended_words
 from fleetcraft.fleet.state import Job, Phase
 from fleetcraft.fleet.tail import job_ids
 from fleetcraft.readmodel.lives import WorkerView
@@ -74,8 +74,13 @@ def view_job(
     workers: Iterable[WorkerView],
     outcomes: Mapping[str, Mapping[str, int]],
     now_utc: float,
+    *,
+    ended: Mapping[str, Any] | None = None,
 ) -> FleetJobView:
-    """One job as it is known now; `look` is the answer of the scheduler, if it was asked."""
+    """One job as it is known now; `look` is the answer of the scheduler, if it was asked.
+
+    `ended` is what the job's own script wrote at its end, which may be newer than any answer.
+    """
     view = look.views.get(job.token) if look is not None else None
     ids = job_ids(job)
     mine = [worker for worker in workers if worker.job_id in ids]
@@ -86,13 +91,14 @@ def view_job(
     fresh_utc = look.at_utc if look is not None and view is not None and not view.stale else None
     known_utc = fresh_utc if fresh_utc is not None else (job.seen_utc or job.intent_utc)
     idle = job.idle or {}
+    over = said_its_end(job, ended)
     return FleetJobView(
         token=job.token,
         id=str(job.ref) if job.ref is not None else None,
         fleet=fleet,
-        state=_state(job),
+        state=JobState.ENDING.value if over else _state(job),
         raw_state=view.raw_state if view is not None else job.raw_state,
-        about=_about(job, view, now_utc),
+        about=over or _about(job, view, now_utc),
         purpose=job.purpose,
         shape=job.shape,
         lane=job.lane,
@@ -114,6 +120,13 @@ def view_job(
         why=job.why,
         is_live=job.is_live and not job.withdrawn,
     )
+
+
+def said_its_end(job: Job, ended: Mapping[str, Any] | None) -> str:
+    """Words for a job that wrote its end while the scheduler was not heard of it yet; else empty."""
+    if ended is None or not job.is_live or job.phase is not Phase.SUBMITTED:
+        return ""
+    return f"{ended_words(ended)}; the scheduler has not said so yet"
 
 
 def _state(job: Job) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.fleet.handle import Fleet
-from fleetcraft.fleet.look import Look
+from fleetcraft.fleet.look import Look, read_exit
 from fleetcraft.fleet.notify import EMPTY, Standing, standing
 from fleetcraft.fleet.state import FleetState
 from fleetcraft.readmodel.fleet_jobs import FleetJobView, nodes_by_state, view_job
@@ -27,6 +27,7 @@ class FleetView:
     at_utc: float
     profile: str | None
     partition: str | None
+    time_zone: str | None  # in which a person reads its times
     standing: str
     sentence: str
     answered: bool | None  # by the scheduler; None: it was not asked
@@ -64,7 +65,11 @@ def view_fleet(
     now_utc = fleet.now()
     spec = state.spec() or state.specs.get(max(state.specs, default=0))
     word = standing(state, fleet, unfinished=unfinished)
-    jobs = [view_job(fleet.name, job, look, workers, outcomes, now_utc) for job in state.jobs.values()]
+    ends = {job.token: read_exit(fleet, job) for job in state.live()}
+    jobs = [
+        view_job(fleet.name, job, look, workers, outcomes, now_utc, ended=ends.get(job.token))
+        for job in state.jobs.values()
+    ]
     live = [job for job in jobs if job.is_live]
     ended = [job for job in reversed(jobs) if not job.is_live]
     problems = list(state.problems)
@@ -78,6 +83,7 @@ def view_fleet(
         at_utc=round(now_utc, 3),
         profile=spec.site.profile if spec else None,
         partition=spec.site.partition.name if spec else None,
+        time_zone=spec.site.time_zone if spec else None,
         standing=word.word,
         sentence=_sentence(state, word),
         answered=None if look is None else look.answered,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.records import Record
 from fleetcraft.fleet.state import FleetState, Job, Phase
+from fleetcraft.readmodel.fleet_jobs import said_its_end
+from fleetcraft.readmodel.words import SECONDS, local_time
 
 _DECISIONS = (kinds.INTENT, kinds.REJECTED, kinds.UNRESOLVED, kinds.CANCEL, kinds.DRAIN, kinds.RESUME, kinds.NOTE)
 _SHOWN = 8
@@ -35,25 +36,38 @@ class FleetExplanation:
         }
 
 
-def explain_fleet(name: str, log: Sequence[Record], state: FleetState, *, most: int = _SHOWN) -> FleetExplanation:
-    """The last decisions about a fleet, newest first."""
+def explain_fleet(
+    name: str, log: Sequence[Record], state: FleetState, *, most: int = _SHOWN, zone: str | None = None
+) -> FleetExplanation:
+    """The last decisions about a fleet, newest first. `zone` is the time zone in which a person reads."""
     records = [record for record in log if record.kind in _DECISIONS]
     shown = list(reversed(records[-most:]))
     sentences = [_head(name, state)]
     for record in shown:
-        sentences += _tell(record)
+        sentences += _tell(record, zone)
     if len(records) > len(shown):
-        sentences.append(f"{len(records) - len(shown)} earlier decisions are not shown.")
+        sentences.append(f"Not shown: {len(records) - len(shown)} earlier.")
     sentences += state.problems
     return FleetExplanation(name=name, job=None, sentences=tuple(sentences), evidence=tuple(_evidence(shown)))
 
 
-def explain_job(name: str, log: Sequence[Record], job: Job) -> FleetExplanation:
-    """Everything that was decided and seen about one job, oldest first."""
+def explain_job(
+    name: str, log: Sequence[Record], job: Job, *,
+    zone: str | None = None, ended: Mapping[str, Any] | None = None, output: str = "",
+) -> FleetExplanation:  # fmt: skip
+    """Everything that was decided and seen about one job, oldest first.
+
+    `ended` is what its own script wrote at its end, and `output` the file with what it said.
+    """
     records = [record for record in log if _is_about(record, job.token)]
     sentences = [_job_head(job)]
     for record in records:
-        sentences += _tell(record)
+        sentences += _tell(record, zone)
+    over = said_its_end(job, ended)
+    if over:
+        sentences.append(f"{over[0].upper()}{over[1:]}.")
+    if output and job.ref is not None:
+        sentences.append(f"What it said is in {output}.")
     return FleetExplanation(
         name=name,
         job=str(job.ref) if job.ref is not None else job.token,
@@ -83,9 +97,15 @@ def _head(name: str, state: FleetState) -> str:
     live = state.live()
     spec = state.spec() or state.specs.get(max(state.specs, default=0))
     shape = (
-        f"{spec.nodes} nodes of {spec.site.partition.name} ({spec.site.profile})" if spec is not None else "no shape"
+        f"{_counted(spec.nodes, 'node')} of {spec.site.partition.name} ({spec.site.profile})"
+        if spec is not None
+        else "no shape"
     )
-    return f"Fleet {name} has {len(live)} live jobs; it was asked to be {shape}."
+    return f"Fleet {name} has {_counted(len(live), 'live job')}; it was asked to be {shape}."
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word if number == 1 else word + 's'}"
 
 
 def _job_head(job: Job) -> str:
@@ -96,8 +116,8 @@ def _job_head(job: Job) -> str:
     return f"Job {job.ref or job.token} {known}{f': {cause}' if cause else ''}."
 
 
-def _tell(record: Record) -> Iterator[str]:
-    body, at = record.body, _when(record)
+def _tell(record: Record, zone: str | None) -> Iterator[str]:
+    body, at = record.body, local_time(record.at_utc, zone, SECONDS)
     token = str(body.get("token", ""))
     match record.kind:
         case kinds.INTENT:
@@ -146,10 +166,6 @@ def _decisions(decisions: Any, *, only_refused: bool = False) -> Iterator[str]:
 def _evidence(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
     for record in records:
         yield {"number": record.number, **record.body}
-
-
-def _when(record: Record) -> str:
-    return datetime.fromtimestamp(record.at_utc, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _time(seconds: Any) -> str:

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, tzinfo
+
 from fleetcraft.core.quantities import format_duration
+
+MINUTES, SECONDS = "%Y-%m-%d %H:%M %Z", "%Y-%m-%d %H:%M:%S %Z"
+
+
+def local_time(at_utc: float | None, zone: str | None = None, form: str = MINUTES) -> str:
+    """A time for a person, in the time zone of the site, always with the name of the zone; JSON never has these."""
+    return "?" if at_utc is None else datetime.fromtimestamp(at_utc, _zone(zone)).strftime(form)
+
+
+def _zone(name: str | None) -> tzinfo:
+    if name is None:
+        return UTC
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC  # no zone data on this machine
 
 
 def took(seconds: float) -> str:

@@ -44,6 +44,7 @@ class _Known:
     looks_after_end: int = 0
     is_settled: bool = False  # nothing can change any more
     exit_record: ExitRecord | None = None
+    is_taken: bool = False  # the queue shows another job under its id
     may_requeue: bool = True  # until it is known that it was submitted otherwise
 
     def is_row(self, name: str, comment: str, submit_utc: float | None) -> bool:
@@ -63,8 +64,9 @@ class Look:
     def __init__(self, rows: Iterable[QueueRow]) -> None:
         self._exact: dict[str, QueueRow] = {}
         self._arrays: dict[str, list[QueueRow]] = {}
-        self.bases = {row.id.base for row in rows}
+        self.bases: dict[str, bool] = {}  # whether anything of it waits or runs
         for row in rows:
+            self.bases[row.id.base] = self.bases.get(row.id.base, False) or row.state.outcome is None
             self._exact[row.id.key] = row
             if row.id.task is not None or row.id.spans is not None:
                 self._arrays.setdefault(row.id.base, []).append(row)
@@ -137,6 +139,11 @@ class JobMemory:
             return None
         return known.view if known.is_settled else replace(known.view, stale=True)
 
+    def is_taken(self, ref: JobRef) -> bool:
+        """True when its id is another job's by now, as far as the last look told: whatever is asked would meet that."""
+        known = self._jobs.get(str(ref))
+        return known is not None and known.is_taken
+
     def needs_accounting(self, ref: JobRef, look: Look) -> bool:
         """True for what left the queue, or stands there as ended; never for what lives."""
         known = self._known(ref)
@@ -165,6 +172,7 @@ class JobMemory:
         if known.is_settled:
             return known.view, False
         row = _row_of(known, ref, look)
+        known.is_taken = row is None and look.of(ref.id) is not None
         answer = next((accounting[base] for base in base_ids([ref]) if base in accounting), None)
         account = answer.of(ref.id) if answer is not None else None
         if account is not None:
@@ -305,7 +313,7 @@ def _array_of(known: _Known, ref: JobRef, look: Look, answer: AccountAnswer | No
     has_run = known.view is not None and bool(known.view.nodes)
     if not task.isdigit() or has_run:
         return None
-    if base in look.bases:
+    if look.bases.get(base):
         return ARRAY_QUEUED
     in_accounting = answer is not None and any(job.latest.id.base == base for job in answer.jobs.values())
-    return ARRAY_GONE if in_accounting or known.token or known.view is not None else None
+    return ARRAY_GONE if in_accounting or base in look.bases or known.token or known.view is not None else None

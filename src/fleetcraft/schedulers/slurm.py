@@ -39,6 +39,7 @@ from fleetcraft.transports.api import Answer, Transport
 # A controller that could not be reached at all has not seen the request: it may be sent again, a few times.
 _CONNECT_TRIES = 3
 _CONNECT_PAUSE_S = 2.0
+_TAKEN = "the scheduler forgot it and gave its id to another job, which is left alone"
 
 
 class SlurmScheduler:
@@ -281,7 +282,8 @@ class SlurmScheduler:
         return self._change(refs, commands.release_argv)
 
     def _change(self, refs: Sequence[JobRef], argv_of: Callable[[Sequence[JobRef]], list[str]]) -> list[Change]:
-        changes: list[Change] = []
+        changes = [Change(ref=ref, asked=False, text=_TAKEN) for ref in refs if self._memory.is_taken(ref)]
+        refs = [ref for ref in refs if not self._memory.is_taken(ref)]
         for start in range(0, len(refs), commands.CHUNK):
             some = refs[start : start + commands.CHUNK]
             answer = self._ask.run(argv_of(some))

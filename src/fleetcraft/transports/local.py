@@ -19,6 +19,7 @@ from typing import Self
 from fleetcraft.core.clock import Clock, SystemClock
 from fleetcraft.transports.api import Answer, Surroundings
 from fleetcraft.transports.processes import kill_session
+from fleetcraft.transports.running import RUNNING
 
 MOST_BYTES = 64 << 20
 # How long what was left behind may keep a pipe open after the command itself has ended.
@@ -70,16 +71,18 @@ class LocalTransport:
             missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             return self._answer(words, started_s, problem=_why_not_started(words, cwd, missing))
         try:
-            process = subprocess.Popen(
-                words if relay is None else relay.argv,
-                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=env,
-                cwd=cwd,
-                start_new_session=True,
-                pass_fds=() if relay is None else (relay.write_end,),
-            )
+            with RUNNING.starting():
+                process = subprocess.Popen(
+                    words if relay is None else relay.argv,
+                    stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=env,
+                    cwd=cwd,
+                    start_new_session=True,
+                    pass_fds=() if relay is None else (relay.write_end,),
+                )
+                RUNNING.began(process.pid)
         except (OSError, ValueError, IndexError) as error:
             if relay is not None:
                 relay.close()
@@ -270,6 +273,7 @@ class _Talk:
             self.is_stuck = True
             process.returncode = -signal.SIGKILL
             return None
+        RUNNING.ended(process.pid)
         try:
             _, status = os.waitpid(process.pid, 0)
         except ChildProcessError:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from fleetcraft.core.clock import Clock
 from fleetcraft.spool import host
+from fleetcraft.transports.running import RUNNING
 from fleetcraft.workers.process_table import ProcessTable, Seen
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -134,8 +135,17 @@ class Kin:
         self._census = None
 
     def _strangers(self, leaders: Collection[int], ended: Sequence[Kindred], now_s: float) -> list[int] | None:
-        """Our children that are not known yet; None when finding out would cost too much now."""
-        return self._tried(leaders, ended, now_s) if self._list is None else self._listed(self._list, leaders)
+        """Our children that are not known yet; None when finding out is not possible or would cost too much now."""
+        found = self._tried(leaders, ended, now_s) if self._list is None else self._listed(self._list, leaders)
+        if not found:
+            return found
+        # Asked first: a command counts as known before its start counts as over.
+        is_unsure = RUNNING.is_starting()
+        found = [pid for pid in found if not _is_command(pid)]
+        if not found or not is_unsure:
+            return found
+        self.walk_again_s = max(self.walk_again_s, now_s + _COLLECT_SOON_S)
+        return None
 
     def _listed(self, descriptor: int, leaders: Collection[int]) -> list[int]:
         raw = chunk = os.pread(descriptor, 4096, 0)
@@ -281,6 +291,14 @@ class Kin:
                 os.close(descriptor)
         if self.is_subreaper:
             _set_subreaper(on=False)
+
+
+def _is_command(pid: int) -> bool:
+    """True for what another thread of ours runs, a question to the scheduler mostly: no task has started it."""
+    try:
+        return RUNNING.is_command(os.getsid(pid))
+    except OSError:
+        return False
 
 
 def _open_or_none(path: str) -> int | None:

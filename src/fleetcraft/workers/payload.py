@@ -10,6 +10,7 @@ from typing import Any
 
 from fleetcraft.core.task import MAX_ARGUMENT_BYTES, native_bytes
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
+from fleetcraft.workers.setup import setup_of
 
 # What a task gets of the worker's own environment. Never SLURM_* of the job: torchrun and MPI would be misled.
 PASSED_ON = ("TMPDIR", "XDG_RUNTIME_DIR", "CUDA_DEVICE_MAX_CONNECTIONS")
@@ -41,10 +42,11 @@ def command_of(task: Mapping[str, Any]) -> tuple[list[str], bytes | None]:
 def base_environment(
     task: Mapping[str, Any], worker_environ: Mapping[str, str], pass_on: Sequence[str]
 ) -> dict[bytes, bytes]:
-    """What every task of an enqueue shares: the recorded clean list, and a few variables of this node."""
+    """What every task of an enqueue shares: the recorded clean list, a few variables of this node, and its setup."""
     merged = {name: worker_environ[name] for name in (*PASSED_ON, *pass_on) if name in worker_environ}
     merged.update(task.get("base_env", {}))
     merged.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+    merged = setup_of(worker_environ).applied(merged)
     return {native_bytes(name): native_bytes(value) for name, value in merged.items()}
 
 

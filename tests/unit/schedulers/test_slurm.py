@@ -421,6 +421,10 @@ def test_the_row_of_another_job_under_our_id_is_not_ours(clock):
     assert states[0] is JobState.PENDING
     assert states[-1] is JobState.LOST
     assert slurm.observe([ref]).jobs["17"].token == TOKEN
+    # Nor is that job touched in the name of ours.
+    changes = slurm.cancel([JobRef(id="18"), ref])
+    assert {change.ref.id: change.asked for change in changes} == {"17": False, "18": True}
+    assert login.asked("scancel") == [["scancel", "18"]]
 
 
 def test_the_newer_job_of_an_id_keeps_it(clock):

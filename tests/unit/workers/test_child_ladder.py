@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import threading
 
 import pytest
 
+from fleetcraft.transports.local import LocalTransport
+from fleetcraft.transports.running import RUNNING
 from fleetcraft.workers.kin import Kin
 from fleetcraft.workers.ladder import Child, End, Graces, Ladder, Stage
 from fleetcraft.workers.process_table import ProcessTable, Seen
+from tests.support.waiting import wait_for
 
 ME = os.getpid()
 
@@ -348,6 +353,12 @@ def _answer(kin, folder, newest):
         os.dup2(answer.fileno(), kin._cursor, inheritable=False)
 
 
+def children_of_ours():
+    """By the kernel's word on every process, so that it holds for children of all threads."""
+    table = ProcessTable()
+    return {pid for pid in table.pids() if (seen := table.look(pid)) and seen.parent == ME and not seen.is_gone}
+
+
 class TestStrangers:
     """The three ways to know our children, on real processes and on made-up answers of the kernel."""
 
@@ -402,3 +413,39 @@ class TestStrangers:
         assert not kin.refresh({}, {}, (), clock.now_s)
         clock.now_s += 2.01
         assert kin.refresh({}, {}, (), clock.now_s)
+
+    def test_a_command_of_another_thread_is_no_stray(self, kin):
+        """A worker asks the scheduler while its tasks end; where the kernel lists no children, both look alike."""
+        kin._list = None
+        before = children_of_ours()
+        stray = subprocess.Popen(["sleep", "60"])
+        asked = threading.Thread(target=LocalTransport().run, args=(["sleep", "60"],), kwargs={"timeout_s": 60.0})
+        asked.start()
+        try:
+            command = wait_for(
+                lambda: {pid for pid in children_of_ours() if RUNNING.is_command(pid)}, "the command runs"
+            )
+            assert stray.pid not in command
+            kin.walk_again_s = 0.0
+            assert kin.refresh({}, {"a": None}, (), kin._clock.now_s)
+            assert stray.pid in kin.orphans
+            assert command.isdisjoint(kin.orphans)
+        finally:
+            for pid in children_of_ours() - before:
+                os.kill(pid, signal.SIGKILL)
+            stray.wait()
+            asked.join()
+
+    def test_while_a_command_is_being_started_nothing_is_concluded(self, kin):
+        kin._list = None
+        with RUNNING.starting(), subprocess.Popen(["sleep", "60"]) as child:
+            try:
+                assert not kin.refresh({}, {"a": None}, (), kin._clock.now_s)
+                assert not kin.is_quiet({}, (), kin.walk_again_s)
+                assert child.pid not in kin.orphans
+                RUNNING.began(os.getsid(child.pid))
+                assert kin.refresh({}, {"a": None}, (), kin.walk_again_s)
+                assert child.pid not in kin.orphans
+                RUNNING.ended(os.getsid(child.pid))
+            finally:
+                child.kill()
