@@ -4,8 +4,8 @@ PY := .venv/bin/python
 BIN := .venv/bin
 # The variable silences the advertisement of a successor.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-# The tests are sized for two cores; more does no harm.
-JOBS ?= 2
+# Sized for two cores: a third process, since those with a cluster mostly wait.
+JOBS ?= 3
 PYTEST_ARGS ?=
 CLUSTER_ARGS ?=
 
@@ -43,7 +43,7 @@ docs: venv ## build the documentation into build/site
 soak: venv system-packages ## the long crash tests: up to an hour
 	$(PY) -m pytest -m "soak and not needs_slurm" --timeout=7200 $(PYTEST_ARGS)
 
-soak-slurm: venv system-packages ## fleets on a real Slurm in a storm: 20 fleets, 20,000 tasks, 200 faults (FLEETCRAFT_SOAK_TASKS=600: smaller)
+soak-slurm: venv system-packages ## fleets on a real Slurm in a storm: 20 fleets, 20,000 tasks, 200 faults (SOAK_TASKS=600: smaller)
 	$(PY) -m pytest -m soak --timeout=7200 -s tests/cluster/test_fleet_soak.py $(PYTEST_ARGS)
 
 cluster: venv system-packages ## a real Slurm cluster to play with, until Ctrl-C

@@ -41,6 +41,7 @@ nodes = {nodes}
 gpus_per_node = {gpus}
 cpus_per_node = {cpus}
 max_time = "1-00:00:00"
+su_rate = 2.0
 [partitions.low]
 nodes = {nodes}
 gpus_per_node = {gpus}

@@ -43,6 +43,8 @@ def main() -> int:
         return 1
     policy = ClusterPolicy(nodes=options.nodes, gpus_per_node=options.gpus)
     began_s = time.monotonic()
+    # Whoever starts it in the background of a script hands SIGINT on as ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with SlurmCluster.start(policy.with_real_timers() if options.real_timers else policy) as cluster:

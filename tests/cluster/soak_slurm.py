@@ -34,10 +34,8 @@ class SoakPlan:
 
     @classmethod
     def from_environment(cls) -> SoakPlan:
-        """FLEETCRAFT_SOAK_FLEETS, _TASKS, _FAULTS and _SEED."""
-        given = {
-            name: os.environ.get(f"FLEETCRAFT_SOAK_{name.upper()}") for name in ("fleets", "tasks", "faults", "seed")
-        }
+        """SOAK_FLEETS, SOAK_TASKS, SOAK_FAULTS and SOAK_SEED."""
+        given = {name: os.environ.get(f"SOAK_{name.upper()}") for name in ("fleets", "tasks", "faults", "seed")}
         return cls(**{name: int(value) for name, value in given.items() if value})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,7 @@ def answer_of(driver: subprocess.Popen[str], timeout_s: float = 120.0) -> dict[s
 def test_a_hundred_faults_during_submission_make_no_job_twice(lab, cluster):
     occupy(cluster)  # so that nothing starts
     lab.enqueue(["a"], 1)
-    seed = int(os.environ.get("FLEETCRAFT_SEED", "7"))
-    told = answer_of(start_driver(lab, "storm", name="main", seed=seed, faults=100), timeout_s=240.0)
+    told = answer_of(start_driver(lab, "storm", name="main", seed=7, faults=100), timeout_s=240.0)
     assert told["open"] == [], told
     assert len(told["faults"]) == 5, told
     jobs = lab.check_single_submissions()
@@ -84,6 +82,7 @@ def states(lab: FleetLab) -> list[tuple[str, str]]:
     return [(record["token"], record["state"]) for record in lab.records() if record["kind"] == "seen"]
 
 
+@pytest.mark.patient
 def test_while_the_controller_hangs_work_goes_on_and_nothing_is_concluded(lab, cluster):
     names = lab.enqueue([f"t{n}" for n in range(8)], 1.5)
     job = lab.submit_one("main", "--nodes", "2", "--idle-exit", "3s")
@@ -112,6 +111,7 @@ def test_while_the_controller_hangs_work_goes_on_and_nothing_is_concluded(lab, c
     assert lab.check_single_submissions() == len(lab.tokens())
 
 
+@pytest.mark.patient
 def test_a_controller_that_is_started_anew_changes_nothing(lab, cluster):
     names = lab.enqueue([f"t{n}" for n in range(6)], 2.0)
     job = lab.submit_one("main", "--nodes", "2", "--idle-exit", "3s")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fleetcraft.actions.fleet_open import choose_fleet, open_door, site_of
 from fleetcraft.actions.fleet_options import FleetOptions, resolve_site
 from fleetcraft.config.site import ResolvedSite
+from fleetcraft.core.errors import UsageError
 from fleetcraft.fleet.guards.profile import with_profile
 from fleetcraft.fleet.records import list_fleets
 from fleetcraft.schedulers.api import JobRequest, Limits, Observation
@@ -52,10 +53,20 @@ def _site(spool: Spool, fleet: str | None, profile: str | None, partition: str |
     if fleet is None and not names:
         return resolve_site(FleetOptions())
     if fleet is None and len(names) > 1:
-        sites = [site_of(spool, name) for name in names]
+        # A fleet of which only a refusal is on record names no site.
+        sites = [site for name in names if (site := _site_on_record(spool, name)) is not None]
+        if not sites:
+            return resolve_site(FleetOptions())
         if all((site.profile, site.scheduler) == (sites[0].profile, sites[0].scheduler) for site in sites):
             return sites[0]
     return site_of(spool, choose_fleet(spool, fleet))
+
+
+def _site_on_record(spool: Spool, name: str) -> ResolvedSite | None:
+    try:
+        return site_of(spool, name)
+    except UsageError:
+        return None
 
 
 def site_or_none(profile: str | None, partition: str | None = None) -> ResolvedSite | None:

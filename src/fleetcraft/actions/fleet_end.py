@@ -39,10 +39,10 @@ def signal_fleet(spool: Spool, name: str | None, jobs: Sequence[str], *, signal:
     return fleet.name, cancel_step(fleet, jobs or None, signal=signal)
 
 
-def find_shell(spool: Spool, target: str, *, node: str | None, shell: str) -> ShellTarget:
+def find_shell(spool: Spool, target: str, *, node: str | None, shell: str, pty: bool = True) -> ShellTarget:
     """The command that opens a shell beside a task or in a job of any fleet of the spool. Raises UsageError."""
     fleets = [open_existing(spool, name) for name in list_fleets(spool.files, spool.layout.root)]
-    return shell_target(fleets, target, node=node, shell=shell)
+    return shell_target(fleets, target, node=node, shell=shell, pty=pty)
 
 
 def exit_of_end(report: EndReport) -> int:

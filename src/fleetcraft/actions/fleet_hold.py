@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fleetcraft.actions.fleet_open import newest_spec, open_existing
 from fleetcraft.actions.fleet_options import FleetOptions
@@ -32,9 +32,12 @@ def start_devnode(spool: Spool, name: str, options: FleetOptions, *, why: str) -
     return prepared, submit_hold(prepared.fleet, prepared.spec, why)
 
 
-def follow_devnode(prepared: Prepared, token: str, on_change: Callable[[Held], None]) -> Held:
-    """Hold it until its job ends; whatever ends this call gives it back."""
-    return hold(prepared.fleet, token, on_change=on_change, poll_s=pause_s(prepared.fleet))
+def follow_devnode(
+    prepared: Prepared, token: str, on_change: Callable[[Held], None], on_release: Callable[[Sequence[str]], None]
+) -> Held:
+    """Hold it until its job ends; whatever ends this call gives it back, and `on_release` hears what went wrong."""
+    fleet = prepared.fleet
+    return hold(fleet, token, on_change=on_change, on_release=on_release, poll_s=pause_s(fleet))
 
 
 def preview_smoke(spool: Spool, name: str, options: FleetOptions) -> DryRun:

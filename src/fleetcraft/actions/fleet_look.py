@@ -27,7 +27,7 @@ class Looked:
 def look_at(spool: Spool, names: Sequence[str | None], *, ask: bool = True) -> list[Looked]:
     """These fleets of the spool, or all that ever had a shape. Raises UsageError, OutOfReach."""
     found = []
-    for name in names or [name for name, state in read_states(spool).items() if newest_spec(state) is not None]:
+    for name in names or [name for name, log in read_logs(spool).items() if _ever_had_a_shape(log)]:
         fleet = open_existing(spool, name)
         state = fleet.state()
         seen = None
@@ -36,6 +36,12 @@ def look_at(spool: Spool, names: Sequence[str | None], *, ask: bool = True) -> l
             state = fleet.state()
         found.append(Looked(fleet, state, seen))
     return found
+
+
+def _ever_had_a_shape(log: RecordLog) -> bool:
+    """A shape that cannot be read was one: its jobs may run on."""
+    state = fold(log.records)
+    return newest_spec(state) is not None or bool(log.problems or state.problems)
 
 
 def read_logs(spool: Spool) -> dict[str, RecordLog]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleetcraft.actions.login_transport import transport_for
-from fleetcraft.config.site import ResolvedSite
+from fleetcraft.config.site import Partition, ResolvedSite
 from fleetcraft.core.clock import Clock
-from fleetcraft.core.errors import UsageError
+from fleetcraft.core.errors import FleetcraftError, UsageError
 from fleetcraft.fleet.guards.poll import PollEvidence
 from fleetcraft.fleet.guards.standard import ReadPoll, standard_guards
 from fleetcraft.fleet.handle import Fleet
@@ -75,7 +75,10 @@ def site_of(spool: Spool, name: str) -> ResolvedSite:
     """The site that the fleet was declared with last. Raises UsageError when it was never made."""
     log = RecordLog(spool.files, spool.clock, FleetFolder(spool.layout.root, name))
     log.refresh()
-    spec = newest_spec(fold(log.records))
+    state = fold(log.records)
+    spec = newest_spec(state)
+    if spec is None and [*log.problems, *state.problems]:
+        return _site_without_shape(spool, name)
     if spec is None and log.records:
         raise UsageError(
             f"The fleet {name} has no shape yet: nothing was submitted for it.",
@@ -84,6 +87,26 @@ def site_of(spool: Spool, name: str) -> ResolvedSite:
     if spec is None:
         raise no_such_fleet(name, spool.layout.root)
     return spec.site
+
+
+def _site_without_shape(spool: Spool, name: str) -> ResolvedSite:
+    """A shape that cannot be read must not keep a fleet from being seen and ended. Nothing is submitted for it.
+
+    Of another fleet of the spool, else of the default profile, else plainly Slurm on this machine.
+    """
+    from fleetcraft.actions.fleet_options import FleetOptions, resolve_site
+
+    for other in list_fleets(spool.files, spool.layout.root):
+        log = RecordLog(spool.files, spool.clock, FleetFolder(spool.layout.root, other))
+        if other != name:
+            log.refresh()
+            spec = newest_spec(fold(log.records))
+            if spec is not None:
+                return spec.site
+    try:
+        return resolve_site(FleetOptions())
+    except FleetcraftError:
+        return ResolvedSite(profile="unknown", source="", partition=Partition(name=""))
 
 
 def newest_spec(state: FleetState) -> FleetSpec | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from fleetcraft.config.site import Container, NotifyRules, ResolvedSite
 from fleetcraft.core.errors import Refused, UsageError
 from fleetcraft.fleet.handle import Fleet, place_program
 from fleetcraft.fleet.spec import FleetSpec, WorkerChoices, spec_for
+from fleetcraft.workers.options import WorkerOptions
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,10 @@ def _partition(options: FleetOptions, partitions: Mapping[str, Any]) -> str | No
 def _notify(text: str, before: NotifyRules) -> NotifyRules:
     if text.startswith(("http://", "https://")):
         return replace(before, webhook=text)
+    if _ADDRESS.match(text):
+        raise UsageError(
+            f"--notify {text!r} is an address that cannot be posted to.", hint="Use http:// or https://, or a command."
+        )
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -98,6 +106,7 @@ def make_spec(fleet: Fleet, site: ResolvedSite, options: FleetOptions) -> FleetS
     from fleetcraft.config.options import check_name, check_options
 
     words = check_options(site, options.options)
+    _check_worker(options.worker)
     worker = WorkerChoices(**{name: value for name, value in options.worker.items() if value is not None})
     values = dict(options.spec)
     job_name = values.get("job_name") or fleet.name
@@ -107,6 +116,16 @@ def make_spec(fleet: Fleet, site: ResolvedSite, options: FleetOptions) -> FleetS
     if values.get("program") is None and not site.setup.python and not _wants_bundle(site, options):
         values["program"] = (sys.executable, "-m", "fleetcraft")
     return spec_for(fleet.name, site, shape=options.shape, options=words, worker=worker, **values)
+
+
+def _check_worker(worker: Mapping[str, Any]) -> None:
+    """What a worker would refuse on its node is refused before nodes are asked for. Raises UsageError."""
+    said = {name: worker[name] for name in ("gpus", "cpus", "pass_env") if worker.get(name) is not None}
+    try:
+        WorkerOptions(spool=".", **said)
+    except UsageError as error:
+        text = error.message.replace("--gpus", "--worker-gpus").replace("--cpus", "--worker-cpus")
+        raise UsageError(text, hint=error.hint) from error
 
 
 def _wants_bundle(site: ResolvedSite, options: FleetOptions) -> bool:

@@ -66,7 +66,9 @@ def probe_cluster(
         said = "; ".join(limits.problems) or "no answer"
         raise OutOfReach(
             f"The scheduler ({asked.kind}) did not tell its limits: {said}.",
-            hint="Try again on a login node of the cluster.",
+            hint="Begin with an example: `fleetcraft config show generic-slurm --toml`."
+            if base == "psij"
+            else "Try again on a login node of the cluster.",
         )
     version = asked.version()
     text = draft_profile(limits, _around(name, asked.kind, version, env))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -120,10 +121,14 @@ def _shell_arguments(parser: argparse.ArgumentParser) -> None:
 def _shell(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program():
         from fleetcraft.actions.fleet_end import find_shell
-    found = find_shell(open_spool(arguments), arguments.target, node=arguments.node, shell=arguments.shell)
+    # What is only printed is for a terminal; what runs here may have none, as in a script.
+    pty = output.json or arguments.show or (sys.stdin.isatty() and sys.stdout.isatty())
+    found = find_shell(open_spool(arguments), arguments.target, node=arguments.node, shell=arguments.shell, pty=pty)
+    if found.doubt:
+        output.note(f"job {found.job}: {found.doubt}")
     if output.json:
         body = {"argv": list(found.argv), "job": found.job, "node": found.node, "fleet": found.fleet}
-        output.document(SHELL.schema, {**body, "task": found.task})
+        output.document(SHELL.schema, {**body, "task": found.task, "doubt": found.doubt})
     elif arguments.show:
         output.line(shlex.join(found.argv))
     else:
@@ -166,7 +171,8 @@ CANCEL = Command(
 SHELL = Command(
     path=("fleet", "shell"),
     summary="open a shell beside a running task, or in a job, on its node",
-    description="Find the node and take the place of this command with a shell there, inside the same job.",
+    description="Find the node and take the place of this command with a shell there, inside the same job. The\n"
+    "scheduler is asked for a job that is not known to run. Without a terminal the shell reads its standard input.",
     arguments=_shell_arguments,
     run=_shell,
     examples=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,18 @@ def _devnode(arguments: argparse.Namespace, output: Output) -> int:
         signal.signal(number, _interrupt)
     output.line("held until this command ends; Ctrl-C gives the node back")
     output.flush()
-    last = fleet_hold.follow_devnode(prepared, made.token, tell)
+
+    def tell_release(problems: Sequence[str]) -> None:
+        job = made.ref or made.token
+        output.lines([""] if output.is_terminal else [])  # behind the ^C
+        output.lines(f"! {printable(text)}" for text in problems)
+        if problems:
+            output.line(f"the node may still be held: fleetcraft fleet cancel {arguments.fleet} --job {job}")
+        else:
+            output.line(f"the node goes back: the scheduler was asked to end job {job}")
+        output.flush()
+
+    last = fleet_hold.follow_devnode(prepared, made.token, tell, tell_release)
     return EXIT_DONE if last.state in ("done", "timeout", "cancelled") else EXIT_FAILED
 
 
@@ -118,7 +130,7 @@ def _smoke(arguments: argparse.Namespace, output: Output) -> int:
 
     def tell(word: str) -> None:
         if not output.json:
-            output.line(f"job {made.ref} is {word}")
+            output.line(f"job {made.ref}: {word}")
             output.flush()
 
     return _show(fleet_hold.follow_smoke(prepared.fleet, made.token, tell), output)
@@ -134,10 +146,7 @@ def _show(result: SmokeResult, output: Output) -> int:
             output.line(f"{word} {check.name:<12} {printable(first)}")
             shown = rest if check.verdict == "failed" else []
             output.lines(f"{'':<22}{printable(line)}" for line in shown[-10:])
-        where = f" on {result.host}" if result.host else ""
-        output.line(
-            f"job {result.job or result.token} is {result.state}{where}: {'all is well' if result.ok else 'not well'}"
-        )
+        output.line(printable(result.sentence))
     if result.ok:
         return EXIT_DONE
     ended = result.state not in ("submitted", "unknown", "pending", "held", "running", "ending")

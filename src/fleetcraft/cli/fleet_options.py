@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.parser import duration, number
 from fleetcraft.core.errors import UsageError
-from fleetcraft.core.quantities import parse_size_bytes
+from fleetcraft.core.quantities import parse_duration_s, parse_size_bytes
 
 if TYPE_CHECKING:
     from fleetcraft.actions.fleet_options import FleetOptions
@@ -24,6 +24,13 @@ def _hours(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours") from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours above zero")
+    return value
+
+
+def _time_limit(text: str) -> float:
+    value = parse_duration_s(text, "--time")
+    if value <= 0:
+        raise UsageError(f"--time {text} leaves a job no time.", hint="Leave it away for the profile's time limit.")
     return value
 
 
@@ -58,7 +65,7 @@ def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus-per-node", type=number, metavar="N", help="(default: all that the profile knows)")
     group.add_argument("--cpus-per-node", type=number, metavar="N", help="(default: all that the profile knows)")
     group.add_argument("--memory", type=_memory, metavar="SIZE", help="memory of a node to ask for, or all")
-    group.add_argument("--time", type=duration("--time"), metavar="TIME", help="time limit (default: the profile's)")
+    group.add_argument("--time", type=_time_limit, metavar="TIME", help="time limit (default: the profile's)")
 
 
 def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.fleet_door import decision_lines, fleet_argument, open_spool, whole_program
-from fleetcraft.cli.output import Output, printable
+from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import duration
 from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_TRY_AGAIN, UsageError
 
@@ -23,7 +23,9 @@ _EXITS = {
 
 def _dry_argument(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("what to do")
-    group.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    group.add_argument(
+        "--dry-run", action="store_true", help="say what would be done by what is on record; nobody is asked"
+    )
     return group
 
 
@@ -87,6 +89,8 @@ def exit_code(report: PassReport) -> int:
     made = report.submitted
     if not report.answered:
         return EXIT_TRY_AGAIN  # whatever was refused was refused for that
+    if report.damaged:
+        return EXIT_REFUSED
     if made is not None and not made.draft.ruling.allowed:
         return EXIT_REFUSED
     if made is not None and made.submission is not None:
@@ -103,7 +107,8 @@ def describe(report: PassReport, output: Output) -> Iterator[str]:
     if report.submitted is not None and not report.submitted.draft.ruling.allowed:
         yield from decision_lines(report.submitted.draft.ruling.as_json(), output)
     if report.backlog is not None:
-        yield f"  backlog: {report.backlog.waiting:,} tasks wait, {report.backlog.unfinished:,} are unfinished"
+        waiting = count(report.backlog.waiting, "task waits", "tasks wait")
+        yield f"  backlog: {waiting}, {report.backlog.unfinished:,} unfinished"
     yield from _listed("  lane", report.renewals)
     yield from _listed("  open", report.waiting)
     yield from (f"  told: {printable(text)}" for text in report.notified)

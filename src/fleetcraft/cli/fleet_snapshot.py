@@ -74,6 +74,10 @@ def _number(use: Use, what: str) -> str:
     return f"{number}+?" if unknown else str(number)
 
 
+def _some(number: str, word: str) -> str:
+    return f"{number} {word if number == '1' else word + 's'}"
+
+
 def _uses(view: SnapshotView, output: Output) -> Iterator[str]:
     if not view.partitions:
         yield "no job of yours waits or runs" if view.answered else "no live job is on record"
@@ -96,7 +100,7 @@ def _waiting(view: SnapshotView, output: Output) -> Iterator[str]:
         yield "  nothing"
     for one in view.waiting:
         nodes, gpus = _number(one.use, "nodes"), _number(one.use, "gpus")
-        size = f"{count(one.use.jobs, 'job')}, {nodes} nodes, {gpus} GPUs"
+        size = f"{count(one.use.jobs, 'job')}, {_some(nodes, 'node')}, {_some(gpus, 'GPU')}"
         yield f"  {one.partition or '?'}: {size}: {printable(one.reason)}"
 
 
@@ -110,7 +114,7 @@ def _limits(view: SnapshotView, output: Output) -> Iterator[str]:
         if limit.limit == "time limit":
             yield f"  {limit.where}: time limit {format_duration(limit.value)}"
         elif limit.limit == "nodes per job":
-            yield f"  {limit.where}: {limit.value:g} nodes per job"
+            yield f"  {limit.where}: {_some(f'{limit.value:g}', 'node')} per job"
         else:
             yield f"  {limit.where}: {limit.limit} {limit.value:g}, {limit.used:g} used, {limit.left:g} left"
 
@@ -118,9 +122,10 @@ def _limits(view: SnapshotView, output: Output) -> Iterator[str]:
 def _coverage(view: SnapshotView, output: Output) -> Iterator[str]:
     yield output.paint("coverage", "bold")
     cover = view.coverage
-    gpus = "an unknown number of GPUs" if cover.gpus is None else f"{cover.gpus} GPUs"
+    gpus = "an unknown number of GPUs" if cover.gpus is None else count(cover.gpus, "GPU")
     percent = "" if cover.percent is None else f" ({cover.percent:g} %)"
-    yield f"  {cover.reporting_nodes} of {cover.nodes} nodes, {cover.reporting_gpus} of {gpus} are heard of{percent}"
+    nodes = f"{cover.reporting_nodes} of {count(cover.nodes, 'node')}"
+    yield f"  {nodes}, {cover.reporting_gpus} of {gpus} are heard of{percent}"
     states = ", ".join(f"{number} {state}" for state, number in view.gpu_states.items() if number)
     if states:
         yield f"  GPUs: {states}"

@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
     if output.json:
         output.document(STATUS.schema, {"fleets": [view.as_json() for view in views]})
     elif not views:
-        output.line("no fleet of this spool has a shape; see `fleetcraft fleet submit --help`")
+        output.line("nothing was submitted for a fleet of this spool yet; see `fleetcraft fleet submit --help`")
     else:
         for position, view in enumerate(views):
             output.lines([""] if position else [])
@@ -76,26 +76,28 @@ def describe(view: FleetView, output: Output) -> Iterator[str]:
     where = f"{view.profile}, partition {view.partition}" if view.profile else "no shape is on record"
     yield f"{output.paint(view.name, 'bold')}  {view.standing}: {printable(view.sentence)}  ({printable(where)})"
     spent = f"{hours(view.gpu_hours, view.gpu_hour_cap)} GPU-hours"
-    if view.gpu_hour_cap is None and not view.gpu_hours:
+    if view.gpu_hour_cap is None and not any(job.gpus for job in view.jobs):
         spent = f"{hours(view.node_hours, view.node_hour_cap)} node-hours"
     held = f", at most {hours(view.reserved_gpu_hours)} more by its live jobs" if view.reserved_gpu_hours else ""
     idle = f", {hours(view.idle_gpu_hours)} of them idle at the end of jobs" if view.idle_gpu_hours else ""
     yield f"  spent {spent}{idle}{held}"
     nodes = view.nodes
+    # Tasks are counted from the spool now, and what was done here from the workers' last heartbeats.
+    age = "" if view.tasks_age_s is None else f" as of {format_duration(view.tasks_age_s)} ago"
     work = "" if view.unfinished is None else f"; {count(view.unfinished, 'task')} unfinished, {view.tasks:,} done here"
+    work += age if work else ""
     lanes = f", {count(view.lanes, 'lane')}" if view.lanes else ""
     yield f"  nodes {nodes['assigned']} assigned, {nodes['pending']} waited for{lanes}{work}"
     if view.jobs:
-        yield from (
-            f"  {line}" for line in table(output, _HEADS, [_row(job, view.time_zone) for job in view.jobs], styled=1)
-        )
+        yield from (f"  {line}" for line in table(output, _HEADS, [_row(job, view) for job in view.jobs], styled=1))
     listed = sum(not job.is_live for job in view.jobs)
     if view.ended_jobs > listed:
         yield f"  and {view.ended_jobs - listed} more that ended; --all shows them"
     yield from (f"{output.paint('!', 'yellow', 'bold')} {printable(text)}" for text in view.problems)
 
 
-def _row(job: FleetJobView, zone: str | None) -> tuple[str, ...]:
+def _row(job: FleetJobView, view: FleetView) -> tuple[str, ...]:
+    zone = view.time_zone
     known = "" if job.age_s is None else f"{format_duration(job.age_s)} ago"
     about = job.about
     others = ", ".join(f"{number} {outcome}" for outcome, number in job.attempts.items() if outcome != "succeeded")
@@ -118,7 +120,7 @@ def _row(job: FleetJobView, zone: str | None) -> tuple[str, ...]:
         "?" if job.tasks is None else f"{job.tasks:,}",
         hours(job.gpu_hours),
         "" if job.end_utc is None else local_time(job.end_utc, zone),
-        f"{known} (no answer)" if job.stale else known,
+        f"{known} ({'not told yet' if view.answered else 'no answer'})" if job.stale else known,
         about,
     )
 

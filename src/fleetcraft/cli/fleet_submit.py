@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from fleetcraft.cli.fleet_options import (
     read_options,
 )
 from fleetcraft.cli.output import Output, count, printable
-from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED
+from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_TRY_AGAIN, FleetcraftError
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.readmodel.words import local_time
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from fleetcraft.fleet.submit import DryRun, Submitted
 
 DEFAULT_FLEET = "main"
+# A person at a terminal waits so long for the pause between two submissions.
+_PATIENCE_S = 15.0
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +55,17 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
     options = read_options(arguments)
     if arguments.dry_run:
         dry = fleet_supply.submit_preview(spool, arguments.fleet, options)
-        return show_dry_run(arguments.fleet, dry, output, SUBMIT.schema)
-    launched = fleet_supply.submit_fleet(spool, arguments.fleet, options, why=arguments.why)
+        problem = fleet_supply.write_problem(spool, arguments.fleet)
+        return show_dry_run(arguments.fleet, dry, output, SUBMIT.schema, problem)
+
+    def patience(gap_s: float) -> bool:
+        if output.json or gap_s > _PATIENCE_S or not sys.stdin.isatty():
+            return False
+        output.note(f"waiting {math.ceil(gap_s)} s: the site wants a pause after your last submission")
+        output.flush()
+        return True
+
+    launched = fleet_supply.submit_fleet(spool, arguments.fleet, options, why=arguments.why, patience=patience)
     if output.json:
         output.document(SUBMIT.schema, {"fleet": arguments.fleet, "dry_run": False, **launched.as_json()})
     else:
@@ -66,6 +79,10 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
 
 def tell_submitted(fleet: str, one: Submitted, output: Output) -> None:
     """What became of one submission, and after a refusal what each guard said."""
+    if one.draft.ruling.unanswered:
+        output.line(f"{fleet}: {printable(one.words)}")
+        output.line("run the same command again; `--dry-run` shows what each guard says")
+        return
     output.line(f"{fleet}: {printable(one.words)}; {cost_words(one.draft.wish.spec, one.draft.request.nodes)}")
     if not one.draft.ruling.allowed:
         output.lines(decision_lines(one.draft.ruling.as_json(), output))
@@ -82,16 +99,24 @@ def cost_words(spec: FleetSpec, nodes: int) -> str:
     return words if units is None else f"{words}, {hours(units)} {spec.site.balance.unit}"
 
 
-def show_dry_run(fleet: str, dry: DryRun, output: Output, schema: str) -> int:
-    """Everything that would happen; ends with 4 where a guard would refuse."""
-    allowed = dry.draft.ruling.allowed
+def show_dry_run(fleet: str, dry: DryRun, output: Output, schema: str, problem: FleetcraftError | None = None) -> int:
+    """Everything that would happen; ends with 4 where a guard or the scheduler would refuse.
+
+    `problem`: why the submission could not be written down at all.
+    """
+    ruling = dry.draft.ruling
+    allowed = ruling.allowed and dry.estimate.possible is not False
     if output.json:
         site = dry.draft.wish.spec.site
         body = {"fleet": fleet, "dry_run": True, "profile": site.profile, "source": site.source}
-        output.document(schema, {**body, **dry.as_json()})
+        output.document(schema, {**body, **dry.as_json(), "problem": None if problem is None else str(problem)})
     else:
         output.lines(_tell(dry, output))
-    return EXIT_DONE if allowed else EXIT_REFUSED
+        if problem is not None:
+            output.line(f"the submission itself could not be written: {printable(str(problem))}")
+    if not allowed:
+        return EXIT_TRY_AGAIN if ruling.unanswered else EXIT_REFUSED
+    return EXIT_DONE if problem is None else problem.exit_code
 
 
 def _tell(dry: DryRun, output: Output) -> Iterator[str]:
@@ -120,8 +145,14 @@ def _tell(dry: DryRun, output: Output) -> Iterator[str]:
         yield f"  the scheduler would start it {start}{where}"
     yield output.paint("guards", "bold")
     yield from decision_lines(dry.draft.ruling.as_json(), output)
-    verdict = "nothing was submitted; every guard would allow it"
-    yield verdict if dry.draft.ruling.allowed else "nothing was submitted, and it would be refused"
+    if dry.draft.ruling.unanswered:
+        yield "nothing was submitted, and not every question had an answer; run the same command again"
+    elif not dry.draft.ruling.allowed:
+        yield "nothing was submitted, and it would be refused"
+    elif estimate.possible is False:
+        yield "nothing was submitted; every guard would allow it, and the scheduler would refuse it"
+    else:
+        yield "nothing was submitted; every guard would allow it"
 
 
 SUBMIT = Command(
@@ -150,5 +181,8 @@ SUBMIT = Command(
             what="Two sequences of 8-node jobs; `fleet renew` queues the successors.",
         ),
     ),
-    exits={4: "a guard or the scheduler refused it; the reasons are shown"},
+    exits={
+        4: "a guard or the scheduler refused it; the reasons are shown",
+        75: "the scheduler or the storage gave no answer; run the same command again",
+    },
 )

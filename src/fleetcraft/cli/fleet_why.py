@@ -69,7 +69,13 @@ def _job(arguments: argparse.Namespace, output: Output) -> int:
     name, job = found
     ended, said_in = read_end(spool, name, job)
     explained = explain_job(
-        name, logs[name].records, job, zone=_zone(states[name], output), ended=ended, output=said_in
+        name,
+        logs[name].records,
+        job,
+        zone=_zone(states[name], output),
+        ended=ended,
+        output=said_in,
+        now_utc=spool.clock.utc(),
     )
     return _show(explained, output, JOB.schema)
 

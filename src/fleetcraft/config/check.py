@@ -182,7 +182,11 @@ def _storage(file: ProfileFile, _: _Text) -> Iterator[Item]:
         if light:
             yield _error(("storage", name), f"storage.{name} lies under {light[0]}, which is for configuration only.")
     if rules.spool is None and file.scheduler.kind != "local":
-        yield _warning(("storage",), "no storage.spool: every command must name its spool.", "A shared file system.")
+        yield _warning(
+            ("storage",),
+            "no storage.spool: every command must name its spool.",
+            "Write the folder, on a file system that every node sees.",
+        )
 
 
 def _login(file: ProfileFile, _: _Text) -> Iterator[Item]:

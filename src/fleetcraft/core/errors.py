@@ -8,7 +8,8 @@ FleetcraftError
 │   └── SpoolDamaged             a file that is never rewritten cannot be read
 ├── Refused (exit 4)             a guard or a rule said no
 ├── OutOfReach (exit 75)         the storage did not answer; try again
-│   └── StorageFull              no space, quota or inodes left
+│   ├── StorageFull              no space, quota or inodes left
+│   └── NotAllowed (exit 2)      permissions or the path forbid it; again is no help until a person mends that
 └── LifeEnded                    internal: this life was taken for dead; stop at once
 """
 
@@ -89,6 +90,13 @@ class StorageFull(OutOfReach):
     """The file system has no space, quota or inodes left; nothing was lost."""
 
     code = "storage_full"
+
+
+class NotAllowed(OutOfReach):
+    """The storage answered and forbids it: a person must look at the path or its permissions. Nothing changed."""
+
+    exit_code = EXIT_USAGE
+    code = "not_allowed"
 
 
 class LifeEnded(FleetcraftError):

@@ -6,7 +6,7 @@ The node is let go by a cancel, by leaving the command that holds it, or by its 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,9 +119,14 @@ def let_go(fleet: Fleet, token: str, why: str = "let go") -> list[str]:
 
 
 def hold(
-    fleet: Fleet, token: str, *, on_change: Callable[[Held], None], poll_s: float = 30.0, wait: Wait = time.sleep
-) -> Held:
-    """Follow a held node until its job ends; whatever ends this call, Ctrl-C included, gives the node back."""
+    fleet: Fleet, token: str, *, on_change: Callable[[Held], None],
+    on_release: Callable[[Sequence[str]], None] = lambda _problems: None,
+    poll_s: float = 30.0, wait: Wait = time.sleep,
+) -> Held:  # fmt: skip
+    """Follow a held node until its job ends; whatever ends this call, Ctrl-C included, gives the node back.
+
+    `on_release` is called after a node that was still held was given back, with what went wrong.
+    """
     last: Held | None = None
     try:
         while True:
@@ -138,4 +143,13 @@ def hold(
                 return now
             wait(poll_s)
     finally:
-        let_go(fleet, token, "whoever held it left")
+        job = fleet.state().jobs.get(token)
+        if job is not None and job.is_live:
+            on_release(_let_go_now(fleet, token))
+
+
+def _let_go_now(fleet: Fleet, token: str) -> list[str]:
+    try:
+        return let_go(fleet, token, "whoever held it left")
+    except OutOfReach as error:
+        return [str(error)]

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleetcraft.core.errors import OutOfReach
-from fleetcraft.core.states import JobState
 from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.backlog import Backlog, read_backlog
-from fleetcraft.fleet.drain import drain, follow_drain
-from fleetcraft.fleet.handle import Fleet
+from fleetcraft.fleet.drain import drain, follow_drain, still_waiting
+from fleetcraft.fleet.handle import MEND, Fleet
 from fleetcraft.fleet.look import look
 from fleetcraft.fleet.notify import Post, Runner, Standing, notify, standing
 from fleetcraft.fleet.plan import CANCEL, NOTHING, SUBMIT, Plan, cap_stop, decide
@@ -48,6 +47,7 @@ class PassReport:
     notified: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     queries: int = 0
+    damaged: bool = False  # records cannot be read, so nothing was submitted
     answered: bool = True  # by the scheduler, when it was asked how the jobs stand
 
     def as_json(self) -> dict[str, Any]:
@@ -147,6 +147,10 @@ def _act(
 ) -> None:  # fmt: skip
     now_utc, backlog = fleet.now(), report.backlog
     report.problems += [problem for problem in state.problems if problem not in report.problems]
+    if state.problems:
+        report.damaged = True
+        report.action, report.reason = NOTHING, f"nothing is submitted on damaged records: {state.damage}. {MEND}"
+        return
     if backlog is None:
         report.reason = "the backlog cannot be read, so nothing is decided"
         return
@@ -234,9 +238,7 @@ def _shrink(fleet: Fleet, state: FleetState, plan: Plan, options: PassOptions, r
     # Held it cannot start between the look and the cancel. The record lets a later pass release what this one held.
     fleet.log.decide(kinds.HOLD, tokens=[plan.token], why=plan.reason)
     fleet.scheduler.hold([job.ref])
-    fresh = fleet.scheduler.observe([job.ref])
-    view = fresh.jobs.get(str(job.ref))
-    if view is None or view.stale or view.state not in (JobState.PENDING, JobState.HELD, JobState.BLOCKED):
+    if plan.token not in still_waiting(fleet, [job]).waiting:
         _release(fleet, job)
         report.action, report.cancelled = NOTHING, ""
         report.reason = f"{plan.token} is not needed, but it may have started; its workers leave when they are idle"
@@ -246,7 +248,7 @@ def _shrink(fleet: Fleet, state: FleetState, plan: Plan, options: PassOptions, r
     except Overtaken:
         _release(fleet, job)
         raise
-    report.problems += fleet.cancel_refs([job.ref, *job.extra_refs])
+    report.problems += fleet.cancel_refs([job.ref, *job.extra_refs], only_waiting=True)
 
 
 def _release(fleet: Fleet, job: Job) -> None:

@@ -58,6 +58,19 @@ class Ruling:
         """Every refusal in a sentence."""
         return "; ".join(f"{name}: {one.reason}" for name, one in self.decisions if not one.allowed)
 
+    @property
+    def wait_s(self) -> float | None:
+        """After so long nothing would stand against it any more; None where something else does, or nothing."""
+        waits = [one.evidence.get("wait_s") for _, one in self.decisions if not one.allowed]
+        known = [float(wait) for wait in waits if isinstance(wait, (int, float))]
+        return max(known) if known and len(known) == len(waits) else None
+
+    @property
+    def unanswered(self) -> str:
+        """What was wrong with the question where only a missing answer stands against it; else empty."""
+        said = [one.evidence.get("unanswered") for _, one in self.decisions if not one.allowed]
+        return str(said[0]) if said and all(said) else ""
+
     def as_json(self) -> list[dict[str, Any]]:
         """For the record of an intent or of a refusal."""
         return [{"guard": name, **decision.as_json()} for name, decision in self.decisions]

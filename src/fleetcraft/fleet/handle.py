@@ -6,12 +6,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fleetcraft.core.errors import Refused
 from fleetcraft.fleet.gate import Guard
 from fleetcraft.fleet.names import FleetFolder, MakeToken, check_fleet_name, make_token
 from fleetcraft.fleet.records import RecordLog, no_such_fleet
 from fleetcraft.fleet.state import FleetState, fold
 from fleetcraft.schedulers.api import JobRef, Scheduler
 from fleetcraft.spool.spool import Spool
+
+MEND = (
+    "Put the named file back from a backup or a snapshot. Without one: `fleetcraft fleet cancel` ends its jobs, "
+    "and a fleet of another name goes on."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,8 @@ class FleetPolicy:
     attempts: int = 8  # so often a decision is made anew when another pass was faster
     failures: int = 3  # so many jobs in a row that fail at their start stop the supply
     quick_s: float = 120.0  # a job that failed within this time failed at its start
+    notice_s: float = 7.0  # so long a worker may need to see that it was told to stop
+    by_hand_s: float = 1800.0  # so long nothing replaces a job that somebody else cancelled
 
 
 @dataclass(slots=True)
@@ -71,11 +79,22 @@ class Fleet:
         """How a script of this scheduler starts words on every node of its job."""
         return lambda words: self.scheduler.command(list(words))
 
-    def cancel_refs(self, refs: Sequence[JobRef], signal: str | None = None) -> list[str]:
+    def must_be_whole(self) -> None:
+        """Raise Refused while a record is damaged: what it said may be a job that runs, or a cap."""
+        said = self.state().damage
+        if said:
+            raise Refused(f"Nothing is submitted for the fleet {self.name}: {said}.", hint=MEND)
+
+    def cancel_refs(
+        self, refs: Sequence[JobRef], signal: str | None = None, *, only_waiting: bool = False
+    ) -> list[str]:
         """Ask for their end (or send a signal); returns what was refused, in words."""
         if not refs:
             return []
-        changes = self.scheduler.cancel(list(refs), signal=signal)
+        if only_waiting:
+            changes = self.scheduler.cancel(list(refs), only_waiting=True)
+        else:
+            changes = self.scheduler.cancel(list(refs), signal=signal)
         return [f"{change.ref}: {change.text or 'not asked'}" for change in changes if not change.asked]
 
     def mark_withdrawn(self, token: str) -> None:

@@ -22,6 +22,8 @@ from fleetcraft.fleet.submit import DryRun, Submitted, Wish, declare, draft, dry
 from fleetcraft.schedulers.api import Limits, Observation
 
 Wait = Callable[[float], None]
+# Asked with the seconds that stand between this submission and the last one: is it waited for?
+Patience = Callable[[float], bool]
 
 
 @dataclass(slots=True)
@@ -56,16 +58,19 @@ def preview(fleet: Fleet, spec: FleetSpec, *, why: str = "asked for", limits: Li
 
 def launch(
     fleet: Fleet, spec: FleetSpec, *, why: str = "asked for", wait: Wait = time.sleep, limits: Limits | None = None,
-    mine: Observation | None = None,
+    mine: Observation | None = None, patience: Patience = lambda _seconds: False,
 ) -> Launched:  # fmt: skip
-    """Submit one job, or one for each lane that has none. Raises Refused, Overtaken, OutOfReach."""
+    """Submit one job, or one for each lane that has none. Raises Refused, Overtaken, OutOfReach.
+
+    `patience` decides whether the site's pause since the last submission is waited for, or is a refusal.
+    """
     fleet.log.create()
     result = Launched()
     lanes: list[int | None] = list(range(spec.lanes)) if spec.lanes else [None]
     for position, lane in enumerate(lanes):
         if position and result.submitted:
             wait(spec.site.scheduler.submit_gap_s)
-        outcome = _one(fleet, spec, why, lane, limits, mine)
+        outcome = _one(fleet, spec, why, lane, limits, mine, wait, patience)
         if isinstance(outcome, str):
             result.skipped.append(outcome)
             continue
@@ -76,18 +81,24 @@ def launch(
 
 
 def _one(
-    fleet: Fleet, spec: FleetSpec, why: str, lane: int | None, limits: Limits | None, mine: Observation | None
-) -> Submitted | str:
+    fleet: Fleet, spec: FleetSpec, why: str, lane: int | None, limits: Limits | None, mine: Observation | None,
+    wait: Wait, patience: Patience,
+) -> Submitted | str:  # fmt: skip
     for _ in range(fleet.policy.attempts):
         state = fleet.state()
         if state.open_intents():
             resolve(fleet, state)
             state = fleet.state()
+        fleet.must_be_whole()
         taken = _taken(state, spec, lane, fleet.now())
         if taken:
             return taken
         try:
             drafted = draft(fleet, state, Wish(spec=spec, why=why, purpose=WORK, lane=lane), limits=limits, mine=mine)
+            gap_s = drafted.ruling.wait_s
+            if gap_s is not None and patience(gap_s):
+                wait(gap_s)
+                continue
             if not drafted.ruling.allowed:
                 # A shape that was refused must not become the one that later passes plan with.
                 return submit(fleet, drafted, spec_number=None)
@@ -118,5 +129,8 @@ def _taken(state: FleetState, spec: FleetSpec, lane: int | None, now_utc: float)
             return f"lane {lane} has {live[-1].token} already"
     allowed, said = within_budget(state, spec, spec.nodes, now_utc)
     if allowed < spec.nodes:
-        raise Refused(f"The fleet may not grow by {spec.nodes} nodes: {said}.", hint="Raise the cap, or ask for less.")
+        raise Refused(
+            f"The fleet may not grow by {spec.nodes} node{'s' * (spec.nodes != 1)}: {said}.",
+            hint="Raise it with --gpu-hours or --node-hours, or ask for fewer nodes or a shorter --time.",
+        )
     return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ ABSENT = "ABSENT"
 _TELLING = (JobState.HELD, JobState.BLOCKED)
 # The step that ran out of memory says so in the last lines of the job's output.
 _LOG_TAIL_BYTES = 8192
+_BY_UID = re.compile(r"by ([0-9]{1,10})", re.IGNORECASE)
 _LOG_WORDS = {"oom": JobState.OUT_OF_MEMORY.value}
 
 
@@ -146,6 +148,8 @@ def _from_view(fleet: Fleet, job: Job, view: JobView) -> dict[str, Any] | None:
         said = _cause_in_log(fleet, job)
         if said:
             cause = f"{said}; {cause}" if cause else said
+    if state is JobState.CANCELLED and job.cancel_utc is None and not job.withdrawn:
+        cause = cancelled_words(view.raw_state, cause)
     started = state is JobState.RUNNING or state is JobState.ENDING or state.ended
     new = {
         "state": state.value,
@@ -168,6 +172,14 @@ def _from_view(fleet: Fleet, job: Job, view: JobView) -> dict[str, Any] | None:
     if job.absent_since_utc is None and new == old:
         return None
     return {**new, "source": view.source}
+
+
+def cancelled_words(raw_state: str, cause: str) -> str:
+    """Who ended a job that this fleet did not cancel, as far as the scheduler tells."""
+    by = _BY_UID.search(raw_state)
+    who = f"cancelled by uid {by[1]}" if by else "cancelled"
+    said = f"{who}, not by this fleet"
+    return f"{said}; {cause}" if cause and cause != said else said
 
 
 def _from_absence(fleet: Fleet, job: Job) -> dict[str, Any] | None:

@@ -52,7 +52,8 @@ def standing(state: FleetState, fleet: Fleet, *, unfinished: int | None = None) 
     if unfinished == 0 and last.state in (JobState.DONE, JobState.CANCELLED, JobState.TIMEOUT):
         return Standing(word=DONE, text="no job is left, and no task waits", key=f"{DONE}:{last.token}")
     if unfinished and last.state in (JobState.FAILED, JobState.OUT_OF_MEMORY):
-        text = f"its last job failed ({last.cause or last.raw_state}) and {unfinished} tasks are left"
+        left = f"{unfinished} task{' is' if unfinished == 1 else 's are'} left"
+        text = f"its last job failed ({last.cause or last.raw_state}) and {left}"
         return Standing(word=FAILED, text=text, key=f"{FAILED}:{last.token}")
     return Standing(word=ACTIVE if unfinished else EMPTY, text="no job is waiting or running")
 

@@ -145,6 +145,8 @@ def headroom_s(jobs: Sequence[Job], spec: FleetSpec, now_utc: float) -> float:
 
 def decide(state: FleetState, backlog: Backlog, limits: Limits | None, now_utc: float) -> Plan:
     """At most one new job, or one waiting job given back, or a reason for neither."""
+    if state.problems:
+        return Plan(action=NOTHING, reason=f"nothing is decided on damaged records: {state.damage}")
     if not state.work_shapes():
         return Plan(action=NOTHING, reason="nothing was declared for this fleet")
     if state.drained:
@@ -202,11 +204,13 @@ def _work(need: Need) -> str:
 
 def _enough(need: Need, backlog: Backlog, have_s: float, nodes_live: int) -> str:
     if need.tasks:
-        return f"{nodes_live} live nodes can take {_work(need)}: {format_duration(have_s)} of a node are left on them"
+        nodes = f"{nodes_live} live node{'s' * (nodes_live != 1)}"
+        return f"{nodes} can take {_work(need)}: {format_duration(have_s)} of a node are left there"
     if need.misfits:
         return f"what waits fits no node of this shape: lane {', '.join(need.misfits)}"
     if backlog.held:
-        return f"{backlog.held} tasks wait for other tasks, and nothing can be started"
+        tasks = f"{backlog.held} task{' waits' if backlog.held == 1 else 's wait'}"
+        return f"{tasks} for other tasks, and nothing can be started"
     return "nothing waits"
 
 
@@ -218,7 +222,8 @@ def _grow(
     if room <= 0:
         return Plan(
             action=NOTHING,
-            reason=f"{nodes_live} nodes are asked for or running, and {spec.most_nodes} is the most",
+            reason=f"{nodes_live} node{' is' if nodes_live == 1 else 's are'} asked for or running, "
+            f"and {spec.most_nodes} is the most",
             **facts,
         )
     missing_s = max(0.0, need.node_s - have_s)

@@ -7,18 +7,18 @@ Nothing of a person's text stands in a directive, and every value is quoted as o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from fleetcraft.core.errors import UsageError
 from fleetcraft.fleet.names import FleetFolder, JobFolder, is_token
 from fleetcraft.fleet.quoting import comment, quote
+from fleetcraft.fleet.render_setup import runtime_check, setup_lines
 from fleetcraft.fleet.spec import FleetSpec
 from fleetcraft.schedulers.api import JobRef, JobRequest
 
 # Words that the script fills in when it runs; each becomes a quoted variable, never pasted text.
 JOB_ID, DEADLINE = "@fleetcraft-job-id@", "@fleetcraft-deadline@"
 EARLY_S = 60.0
-SETUP_VARIABLE, SETUP_FILE = "FLEETCRAFT_SETUP", "env"
 _MOST_LOST = 0.3  # of a job's time, where its signal comes as early as it can
 _VARIABLES = {JOB_ID: '"$job_id"', DEADLINE: '"$deadline"'}
 
@@ -67,7 +67,7 @@ def render_work(
 ) -> str:
     """The script of a job that serves the spool."""
     words = on_node(worker_words(spec, folder.spool), folder.job(token))
-    return assemble(spec, folder, token, _runtime_check(spec) + _worker_step(launch(words)), title=title)
+    return assemble(spec, folder, token, runtime_check(spec) + _worker_step(launch(words)), title=title)
 
 
 def assemble(spec: FleetSpec, folder: FleetFolder, token: str, body: str, *, title: str) -> str:
@@ -82,7 +82,7 @@ def assemble(spec: FleetSpec, folder: FleetFolder, token: str, body: str, *, tit
             "# Made for this one job. Options stand in the submission, not here.",
             _preamble(spec, job, token),
             _records(),
-            _setup(spec),
+            setup_lines(spec),
             _deadline(spec),
             _TRAPS,
             body,
@@ -117,7 +117,7 @@ def _records() -> str:
     """The functions that write start.json and exit.json: whole or not at all, by a rename."""
     return r"""
 plain() { printf '%s' "${1//[^][A-Za-z0-9_.,:;+@%-]/}"; }
-words() { printf '%s' "${1//[^][A-Za-z0-9_.,:;+@%()=\/ -]/}"; }
+words() { printf '%s' "$1" | tr -cd 'A-Za-z0-9_.,:;+@%()=/ -'; }
 fail() { reason=$1; printf '%s\n' "$1" >&2; exit 78; }
 put() { printf '%s\n' "$2" >"$job_dir/.$1.$$" && mv -f -- "$job_dir/.$1.$$" "$job_dir/$1"; }
 finish() {
@@ -138,62 +138,6 @@ put start.json "{\"token\":\"$token\",\"job_id\":\"$(plain "$job_id")\",\"host\"
 \"nodes\":\"$(plain "${SLURM_JOB_NODELIST:-}")\",\"at_utc\":$started,\
 \"restart\":\"$(plain "${SLURM_RESTART_COUNT:-0}")\"}"
 """.strip("\n")
-
-
-def _setup(spec: FleetSpec) -> str:
-    site = spec.site.setup
-    exports = _exports({**site.env, **spec.env})
-    loads = [
-        f"module load {quote(module)} || fail {quote(f'module load {comment(module)} failed')}"
-        for module in site.modules
-    ]
-    loads += [_site_line(line) for line in site.lines]
-    loads += [f"unset {name}" for name in site.unset]
-    lines = ["# The site's own lines; modules are often written without regard to unset variables.", "set +u"]
-    if not loads and not exports:
-        changes = []
-    elif spec.site.container is None:
-        changes = [_keep_environment("before"), *loads, *exports, _keep_environment("after")]
-    else:
-        # What modules of the host set means nothing in an image; what a person wrote down does.
-        changes = [*loads, _keep_environment("before"), *exports, _keep_environment("after")]
-    lines += changes
-    if changes:
-        lines.append(f'export {SETUP_VARIABLE}="$job_dir/{SETUP_FILE}"')
-    lines.append("set -u")
-    place = '"$job_dir"' if spec.cwd is None else quote(spec.cwd)
-    lines.append(f"cd -- {place} || fail 'the working directory cannot be entered'")
-    return "\n".join(lines)
-
-
-def _keep_environment(name: str) -> str:
-    """Tasks get what the setup changed: the worker compares the two. Secrets may be in it, so only we may read it."""
-    return f'(umask 077; env -0 >"$job_dir/{SETUP_FILE}.{name}") || fail "the environment cannot be written down"'
-
-
-def _runtime_check(spec: FleetSpec) -> str:
-    """Say by name what is missing: without it all that stays of the job is a code of 127 or 255."""
-    container = spec.site.container
-    if container is None:
-        return ""
-    runtime = comment(container.runtime)
-    said = quote(f"{runtime} is not on this node (load it with setup.modules or --module)")
-    lines = [f"command -v -- {quote(container.runtime)} >/dev/null 2>&1 || fail {said}"]
-    if container.image.startswith("/"):
-        said = quote(f"the image {comment(container.image)} is not on this node")
-        lines.append(f"[ -e {quote(container.image)} ] || fail {said}")
-    return "\n".join(lines) + "\n"
-
-
-def _exports(env: Mapping[str, str]) -> list[str]:
-    return [f"export {name}={quote(value)}" for name, value in sorted(env.items())]
-
-
-def _site_line(line: str) -> str:
-    """A shell line of the profile: it is code, so it is taken as it is, but it stays one line."""
-    if any(not character.isprintable() and character != "\t" for character in line):
-        raise UsageError(f"The setup line {line!r} holds a line end or a control character.")
-    return line
 
 
 def _deadline(spec: FleetSpec) -> str:

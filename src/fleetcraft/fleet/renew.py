@@ -67,7 +67,7 @@ def _for_lane(
     exact = (own or spec).with_nodes(before.nodes) if before is not None and before.nodes else spec
     allowed, capped = within_budget(state, exact, exact.nodes, now_utc)
     if allowed < exact.nodes:
-        return None, f"a successor needs exactly {exact.nodes} nodes: {capped}"
+        return None, f"a successor needs exactly {exact.nodes} node{'s' * (exact.nodes != 1)}: {capped}"
     if not live:
         why = f"lane {lane} is empty" if before is None else _why_again(before, lane)
         return Wish(spec=exact, why=why, purpose=RENEWAL, lane=lane, exclude=bad,

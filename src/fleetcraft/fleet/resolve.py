@@ -39,7 +39,7 @@ def resolve(fleet: Fleet, state: FleetState, *, patient: bool = True) -> Resolve
     """
     result, now = Resolved(), fleet.now()
     for job in state.open_intents():
-        age_s = now - (job.intent_utc or now)
+        age_s = _age_of(job, now)
         if patient and job.unresolved_utc is None and age_s < fleet.policy.settle_s:
             result.waiting[job.token] = "its submission is under way"
             continue
@@ -56,7 +56,7 @@ def _look_up(fleet: Fleet, job: Job, age_s: float, result: Resolved) -> None:
     observation = fleet.scheduler.find(job.token)
     if observation.jobs:
         _take_in(fleet, job, observation, result)
-    elif not observation.answered:
+    elif not observation.answered and not _left_no_trace(fleet, job, age_s):
         said = "; ".join(observation.problems) or "no answer"
         result.waiting[job.token] = f"the scheduler did not say whether it has it ({said})"
     elif age_s < fleet.policy.withdraw_after_s:
@@ -64,6 +64,29 @@ def _look_up(fleet: Fleet, job: Job, age_s: float, result: Resolved) -> None:
         result.waiting[job.token] = f"not found; it may still appear for {left_s:.0f} s"
     else:
         _withdraw(fleet, job, result)
+
+
+def _age_of(job: Job, now_utc: float) -> float:
+    """How old an intent is.
+
+    One from the future was written by a clock that is wrong, and one without a time has lost its record: neither keeps
+    a fleet waiting, because giving up is safe.
+    """
+    written_utc = job.intent_utc or job.unresolved_utc
+    return float("inf") if written_utc is None else abs(now_utc - written_utc)
+
+
+def _left_no_trace(fleet: Fleet, job: Job, age_s: float) -> bool:
+    """True when the queue answers without it and its script never began, while accounting stays silent for long."""
+    if age_s < fleet.policy.withdraw_after_s:
+        return False
+    try:
+        if fleet.spool.files.exists(fleet.folder.job(job.token).started):
+            return False
+    except OSError:
+        return False
+    queue = fleet.scheduler.mine()
+    return queue.answered and not any(view.token == job.token for view in queue.jobs.values())
 
 
 def _withdraw(fleet: Fleet, job: Job, result: Resolved) -> None:
@@ -76,7 +99,7 @@ def _withdraw(fleet: Fleet, job: Job, result: Resolved) -> None:
     if observation.jobs:
         _take_in(fleet, job, observation, result, withdrawn=True)
         return
-    if not observation.answered:
+    if not observation.answered and not _left_no_trace(fleet, job, fleet.policy.withdraw_after_s):
         result.waiting[job.token] = "the scheduler did not answer the last look"
         return
     fleet.log.state_fact(

@@ -7,6 +7,7 @@ it came. The verdicts are made by whoever reads them.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,15 @@ _NVML = (
     "print(len(found), 'devices'); print(*found, sep='\\n'); sys.exit(len(found) < int(sys.argv[1]))"
 )
 _MOST_TEXT = 2000
+_TASK = "smoke"
+_RECEIPT = re.compile(r"^  attempt +\d+  .*$", re.MULTILINE)
+
+
+# A job of which a check failed has failed, too; what matters here is that it came to its end.
+_STATES = {
+    "done": "ended", "failed": "ended", "running": "runs", "pending": "waits", "timeout": "ran into its time limit",
+    "cancelled": "was cancelled",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,18 @@ class SmokeResult:
     state: str
     host: str | None
     checks: tuple[Check, ...]
+
+    @property
+    def sentence(self) -> str:
+        """How the job and its checks stand."""
+        where = f" on {self.host}" if self.host else ""
+        wrong = {
+            word: [check.name for check in self.checks if check.verdict == verdict]
+            for word, verdict in (("failed", FAILED), ("did not run", MISSING))
+        }
+        told = [f"{' and '.join(names)} {word}" for word, names in wrong.items() if names]
+        state = _STATES.get(self.state, f"is {self.state}")
+        return f"job {self.job or self.token} {state}{where}: {'; '.join(told) or 'all is well'}"
 
     @property
     def ok(self) -> bool:
@@ -101,6 +123,7 @@ def render_smoke(spec: FleetSpec, folder: FleetFolder, token: str, launch: Launc
             "check_gpus() {",
             f"  asked={spec.gpus_per_node}",
             '  [ "$asked" -gt 0 ] || { echo "no GPU was asked for"; return 77; }',
+            *_without(spec, ("simulated:",)),
             "  timeout 60 nvidia-smi -L || return 1",
             "  found=$(timeout 60 nvidia-smi -L | grep -c '^GPU ')",
             '  [ "$found" -ge "$asked" ] || { echo "$found GPUs are visible, $asked were asked for"; return 1; }',
@@ -114,17 +137,26 @@ def render_smoke(spec: FleetSpec, folder: FleetFolder, token: str, launch: Launc
             "check_nvml() {",
             f"  asked={spec.gpus_per_node}",
             '  [ "$asked" -gt 0 ] || { echo "no GPU was asked for"; return 77; }',
+            *_without(spec, ("simulated:", "none")),
             f"  {_python_line(spec, spool)}",
             "}",
             "check_task() {",
-            f"  {ours('task', 'enqueue', '--spool', bench, '--', 'true')} || return 1",
+            f"  {ours('task', 'enqueue', '--spool', bench, '--name', _TASK, '--', 'true')} || return 1",
             f"  {script_line(launch(contained(spec, worker, spool)))} || return 1",
+            f"  {ours('task', 'show', '--spool', bench, _TASK)} || return 1",
             f"  {ours('spool', 'status', '--spool', bench, '--exit-code')}",
             "}",
             *(f"check {name}" for name in CHECKS),
         )
     )
     return assemble(spec, folder, token, body, title="checks of the site")
+
+
+def _without(spec: FleetSpec, kinds: tuple[str, ...]) -> list[str]:
+    """A line that leaves a check out where the workers are told to use no real GPU."""
+    if not spec.worker.gpus.startswith(kinds):
+        return []
+    return [f'  echo "workers get --gpus {spec.worker.gpus}: no driver is expected"; return 77']
 
 
 def _python_line(spec: FleetSpec, spool: str) -> str:
@@ -186,6 +218,10 @@ def _read_check(fleet: Fleet, folder: str, name: str) -> Check:
     raw = _read(fleet, os.path.join(folder, f"{name}.code")).strip()
     text = _read(fleet, os.path.join(folder, f"{name}.out")).strip()[-_MOST_TEXT:]
     code = int(raw) if raw.isdigit() else None
+    receipts = _RECEIPT.findall(text) if name == "task" else []
+    if receipts:
+        # Above what led to it: the outcome is what this check is about.
+        text = f"{' '.join(receipts[-1].split())}\n{text}"
     if code is None:
         return Check(name=name, verdict=MISSING, code=None, text=text or "it has not run")
     verdict = PASSED if code == 0 else (SKIPPED if code == _SKIP_CODE else FAILED)

@@ -108,6 +108,11 @@ class Job:
         return self.phase is Phase.SUBMITTED and self.state in waits
 
     @property
+    def ended_by_others(self) -> bool:
+        """True when it was cancelled, and not by this fleet."""
+        return self.state is JobState.CANCELLED and self.cancel_utc is None and not self.withdrawn
+
+    @property
     def serves_work(self) -> bool:
         """True when it runs workers: held nodes and smoke checks do not count."""
         return self.purpose in (WORK, RENEWAL)
@@ -147,9 +152,15 @@ class FleetState:
     drained: bool = False
     drain_reason: str = ""
     drain_number: int = 0
+    resumed_utc: float = 0.0
     notified: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: list[Record] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def damage(self) -> str:
+        """What of the records cannot be read, in words; empty when they are whole."""
+        return "; ".join(self.problems)
 
     def spec(self, shape: str | None = None) -> FleetSpec | None:
         """The newest spec of a shape, or of the shape for work that was declared last."""
@@ -347,8 +358,8 @@ def _drain(state: FleetState, record: Record) -> None:
     state.drain_reason = str(record.body.get("why", ""))
 
 
-def _resume(state: FleetState, _record: Record) -> None:
-    state.drained, state.drain_reason = False, ""
+def _resume(state: FleetState, record: Record) -> None:
+    state.drained, state.drain_reason, state.resumed_utc = False, "", record.at_utc
 
 
 def _note(state: FleetState, record: Record) -> None:

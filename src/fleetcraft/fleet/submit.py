@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetcraft.core.errors import OutOfReach
+from fleetcraft.core.errors import OutOfReach, Refused
 from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.gate import Proposal, Ruling, ask_guards
-from fleetcraft.fleet.handle import Fleet
+from fleetcraft.fleet.handle import MEND, Fleet
 from fleetcraft.fleet.render import render_work, request_for
 from fleetcraft.fleet.spec import FleetSpec
 from fleetcraft.fleet.state import WORK, FleetState, fold, ref_json
@@ -93,6 +93,8 @@ class Submitted:
     def words(self) -> str:
         """One sentence for a person."""
         if self.submission is None:
+            if self.draft.ruling.unanswered:
+                return f"nothing was submitted: {self.draft.ruling.unanswered}"
             return f"refused: {self.draft.ruling.reason}"
         said = f": {self.submission.text}" if self.submission.text else ""
         outcome = self.submission.outcome
@@ -157,6 +159,7 @@ def dry_run(fleet: Fleet, drafted: Draft) -> DryRun:
 
 def declare(fleet: Fleet, state: FleetState, spec: FleetSpec) -> int:
     """The number of the record that holds this very spec; written when it is new. Raises Overtaken."""
+    _check_records(fleet)
     for number, known in state.specs.items():
         if known == spec and state.shapes.get(spec.shape) == number:
             return number
@@ -171,6 +174,7 @@ def submit(fleet: Fleet, drafted: Draft, *, spec_number: int | None) -> Submitte
     if not drafted.ruling.allowed:
         _note_refusal(fleet, drafted)
         return Submitted(draft=drafted)
+    _check_records(fleet)
     wish, request = drafted.wish, drafted.request
     fleet.log.decide(
         kinds.INTENT, token=drafted.token, spec=spec_number, shape=wish.spec.shape, lane=wish.lane,
@@ -188,6 +192,13 @@ def submit(fleet: Fleet, drafted: Draft, *, spec_number: int | None) -> Submitte
     if fleet.spool.clock.boot() - begun_s > fleet.policy.settle_s:
         return _conclude(fleet, drafted, _never_sent(LATE, "this process was paused before it could ask"))
     return _conclude(fleet, drafted, fleet.scheduler.submit(request))
+
+
+def _check_records(fleet: Fleet) -> None:
+    """What a damaged record said may be a job that runs, or a cap. Looks at what was read already. Raises Refused."""
+    problems = [*fleet.log.problems, *fold(fleet.log.records).problems]
+    if problems:
+        raise Refused(f"Nothing is submitted for the fleet {fleet.name}: {'; '.join(problems)}.", hint=MEND)
 
 
 def _never_sent(code: str, text: str) -> Submission:

@@ -20,6 +20,7 @@ def obstacle(state: FleetState, spec: FleetSpec, policy: FleetPolicy, now_utc: f
     return (
         _pause_between(state, spec, now_utc)
         or _refused_before(state, spec, now_utc)
+        or _cancelled_by_others(state, spec, policy, now_utc)
         or _failing(state, spec, policy)
     )  # fmt: skip
 
@@ -58,6 +59,25 @@ def _refused_before(state: FleetState, spec: FleetSpec, now_utc: float) -> str:
     pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (len(refused) - 1))
     left_s = last.intent_utc + pause_s - now_utc
     return f"{said}; it is asked again in {format_duration(left_s)}" if left_s > 0 else ""
+
+
+def _cancelled_by_others(state: FleetState, spec: FleetSpec, policy: FleetPolicy, now_utc: float) -> str:
+    """Somebody who cancels a job does not want another one at once."""
+    ended = [job for job in _asked(state) if job.shape == spec.shape and job.ended_by_others and job.seen_utc]
+    if not ended:
+        return ""
+    last = max(ended, key=lambda job: job.seen_utc or 0.0)
+    seen_utc = last.seen_utc or 0.0
+    # A job or a shape that was asked for since is a person's word.
+    if any((job.intent_utc or 0.0) > seen_utc for job in _asked(state)) or state.resumed_utc > seen_utc:
+        return ""
+    left_s = seen_utc + policy.by_hand_s - now_utc
+    if left_s <= 0:
+        return ""
+    return (
+        f"{last.token} was {last.cause or 'cancelled, not by this fleet'}; nothing replaces it for another "
+        f"{format_duration(left_s)} (`fleet submit` does at once, `fleet drain` ends it)"
+    )
 
 
 def _failing(state: FleetState, spec: FleetSpec, policy: FleetPolicy) -> str:

@@ -43,6 +43,7 @@ class FleetJobView:
     stale: bool  # the scheduler was asked and did not answer for it
     workers: int  # that are up in it
     tasks: int | None  # that succeeded in it; None: no worker of it is known
+    tasks_age_s: float | None  # of that number, as the oldest heartbeat of its running workers
     attempts: Mapping[str, int]  # that ended in it, by outcome
     gpu_hours: float
     idle_tail_s: float | None
@@ -113,6 +114,7 @@ def view_job(
         stale=stale,
         workers=sum(worker.is_running for worker in mine),
         tasks=attempts[Outcome.SUCCEEDED.value] if mine else None,
+        tasks_age_s=max((one.age_s for one in mine if one.is_running and one.age_s is not None), default=None),
         attempts=dict(attempts),
         gpu_hours=round(job.node_seconds(now_utc) * job.gpus_per_node / 3600, 4),
         idle_tail_s=_number(idle, "since_last_task_s"),
@@ -152,6 +154,9 @@ def _about(job: Job, view: JobView | None, now_utc: float) -> str:
         if not reason and job.begin_utc is not None and job.begin_utc > now_utc:
             return f"it may begin in {format_duration(job.begin_utc - now_utc)}"
         return reason
+    if job.cancel_utc is not None and job.state is JobState.CANCELLED:
+        # What it waited for stays in the scheduler's record, and is not why it ended.
+        return job.cause or "its end was asked for"
     return job.cause or said
 
 

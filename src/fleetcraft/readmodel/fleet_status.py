@@ -42,6 +42,7 @@ class FleetView:
     node_hour_cap: float | None
     idle_gpu_hours: float  # measured after the last task of jobs that ended
     tasks: int  # that succeeded in its jobs
+    tasks_age_s: float | None  # of that number; None: no worker is up any more, so it stands
     unfinished: int | None  # tasks that wait or run; None: not read
     problems: tuple[str, ...]
 
@@ -98,6 +99,7 @@ def view_fleet(
         node_hour_cap=spec.node_hour_cap if spec else None,
         idle_gpu_hours=round(sum(job.idle_gpu_hours or 0.0 for job in jobs), 4),
         tasks=sum(job.tasks or 0 for job in jobs),
+        tasks_age_s=max((job.tasks_age_s for job in jobs if job.tasks_age_s is not None), default=None),
         unfinished=unfinished,
         problems=tuple(dict.fromkeys(problems)),
     )

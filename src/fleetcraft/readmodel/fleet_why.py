@@ -15,6 +15,8 @@ from fleetcraft.readmodel.words import SECONDS, local_time
 
 _DECISIONS = (kinds.INTENT, kinds.REJECTED, kinds.UNRESOLVED, kinds.CANCEL, kinds.DRAIN, kinds.RESUME, kinds.NOTE)
 _SHOWN = 8
+# What stands for the reason where a person gave none.
+ASKED_FOR = "asked for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ def explain_fleet(
 
 def explain_job(
     name: str, log: Sequence[Record], job: Job, *,
-    zone: str | None = None, ended: Mapping[str, Any] | None = None, output: str = "",
+    zone: str | None = None, ended: Mapping[str, Any] | None = None, output: str = "", now_utc: float | None = None,
 ) -> FleetExplanation:  # fmt: skip
     """Everything that was decided and seen about one job, oldest first.
 
@@ -66,6 +68,12 @@ def explain_job(
     over = said_its_end(job, ended)
     if over:
         sentences.append(f"{over[0].upper()}{over[1:]}.")
+    if now_utc is not None and job.phase is Phase.SUBMITTED and job.is_live:
+        heard_utc = job.seen_utc if job.seen_utc is not None else job.intent_utc
+        ago = "an unknown time" if heard_utc is None else _time(max(0.0, now_utc - heard_utc))
+        sentences.append(
+            f"The last word about it on record is {ago} old; `fleetcraft fleet status {name}` asks the scheduler."
+        )
     if output and job.ref is not None:
         sentences.append(f"What it said is in {output}.")
     return FleetExplanation(
@@ -96,12 +104,11 @@ def _is_about(record: Record, token: str) -> bool:
 def _head(name: str, state: FleetState) -> str:
     live = state.live()
     spec = state.spec() or state.specs.get(max(state.specs, default=0))
-    shape = (
-        f"{_counted(spec.nodes, 'node')} of {spec.site.partition.name} ({spec.site.profile})"
-        if spec is not None
-        else "no shape"
-    )
-    return f"Fleet {name} has {_counted(len(live), 'live job')}; it was asked to be {shape}."
+    said = "nothing was submitted for it yet"
+    if spec is not None:
+        nodes = _counted(spec.nodes, "node")
+        said = f"it was asked to be {nodes} of {spec.site.partition.name} ({spec.site.profile})"
+    return f"Fleet {name} has {_counted(len(live), 'live job')}; {said}."
 
 
 def _counted(number: int, word: str) -> str:
@@ -123,7 +130,7 @@ def _tell(record: Record, zone: str | None) -> Iterator[str]:
         case kinds.INTENT:
             nodes = body.get("nodes")
             wants = f"{nodes} {'node' if nodes == 1 else 'nodes'} for {_time(body.get('time_limit_s'))}"
-            yield f"{at}: {token} was asked for ({wants}): {body.get('why', '')}."
+            yield f"{at}: {token} was asked for ({wants}){_why(body)}."
             yield from _decisions(body.get("decisions"))
         case kinds.SUBMITTED:
             ref = body.get("ref")
@@ -138,11 +145,11 @@ def _tell(record: Record, zone: str | None) -> Iterator[str]:
             yield f"{at}: {token} is {body.get('state')} ({body.get('raw_state')}){f': {cause}' if cause else ''}."
         case kinds.CANCEL:
             tokens = ", ".join(map(str, body.get("tokens", ())))
-            yield f"{at}: the end of {tokens} was asked for: {body.get('why', '')}."
+            yield f"{at}: the end of {tokens} was asked for{_why(body)}."
         case kinds.DRAIN:
-            yield f"{at}: the fleet was drained: {body.get('why', '')}."
+            yield f"{at}: the fleet was drained{_why(body)}."
         case kinds.RESUME:
-            yield f"{at}: the drain was taken back: {body.get('why', '')}."
+            yield f"{at}: the drain was taken back{_why(body)}."
         case kinds.NOTE if body.get("what") == "refused":
             yield f"{at}: nothing was submitted: {body.get('reason', '')}."
             yield from _decisions(body.get("decisions"), only_refused=True)
@@ -154,6 +161,12 @@ def _tell(record: Record, zone: str | None) -> Iterator[str]:
             yield f"{at}: {said}."
         case _:
             yield f"{at}: {record.kind} {token}".rstrip() + "."
+
+
+def _why(body: Mapping[str, Any]) -> str:
+    """The reason behind a sentence; a person who gave none only asked for it."""
+    why = str(body.get("why") or "")
+    return f": {why}" if why and why != ASKED_FOR else ""
 
 
 def _decisions(decisions: Any, *, only_refused: bool = False) -> Iterator[str]:

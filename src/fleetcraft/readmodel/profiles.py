@@ -113,7 +113,10 @@ def rule_lines(site: ResolvedSite) -> Iterator[tuple[str, str]]:
         ("memory", None if login.stop_memory_bytes is None else format_bytes(login.stop_memory_bytes)),
     ]
     said = ", ".join(f"{what} {value}" for what, value in stops if value is not None)
-    yield "login nodes", f"{', '.join(login.hosts) or 'none named'}; refused from: {said or 'no limit stated'}"
+    yield (
+        "login nodes",
+        f"{', '.join(login.hosts) or 'none named'}; {f'refused from: {said}' if said else 'no limit is stated'}",
+    )
     yield "spools", site.storage.spool or "none named: each command must name its spool"
     balance = site.balance
     kept = f"{balance.provider}, floor {balance.floor:g} {balance.unit}" if balance.floor is not None else "not kept"

@@ -238,8 +238,11 @@ class Scheduler(Protocol):
         """Every job of this user that the queue knows, ours or not."""
         ...
 
-    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None) -> list[Change]:
-        """Ask for their end, or only send a signal to all of their processes and the batch script."""
+    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False) -> list[Change]:
+        """Ask for their end, or only send a signal to all of their processes and the batch script.
+
+        With `only_waiting` a job that began meanwhile is left alone, where the scheduler can tell.
+        """
         ...
 
     def hold(self, refs: Sequence[JobRef]) -> list[Change]:

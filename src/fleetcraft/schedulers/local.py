@@ -232,11 +232,11 @@ class LocalScheduler:
         if not why.startswith("it was submitted on the host"):
             self._mind(folder)
 
-    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None) -> list[Change]:
+    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False) -> list[Change]:
         """See `Scheduler.cancel`."""
         _check_signal(signal)
         name = "cancel" if signal is None else f"signal.{os.urandom(6).hex()}.{signal.removeprefix('SIG')}"
-        return [self._ask(ref, name, needs_start=signal is not None) for ref in refs]
+        return [self._ask(ref, name, needs_start=signal is not None, needs_waiting=only_waiting) for ref in refs]
 
     def hold(self, refs: Sequence[JobRef]) -> list[Change]:
         """See `Scheduler.hold`."""

@@ -82,9 +82,9 @@ class PolledScheduler:
             return self._inner.mine()
         return self._whole.observe(EVERYTHING, lambda _refs: self._inner.mine())
 
-    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None) -> list[Change]:
+    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False) -> list[Change]:
         """See `Scheduler.cancel`."""
-        return self._inner.cancel(refs, signal=signal)
+        return self._inner.cancel(refs, signal=signal, only_waiting=only_waiting)
 
     def hold(self, refs: Sequence[JobRef]) -> list[Change]:
         """See `Scheduler.hold`."""

@@ -342,10 +342,15 @@ class PsijScheduler:
 
     # Wishes
 
-    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None) -> list[Change]:
+    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False) -> list[Change]:
         """See `Scheduler.cancel`."""
         if signal is not None:
             return [Change(ref=ref, asked=False, text="PSI/J sends no signals") for ref in refs]
+        if only_waiting:
+            seen = self.observe(refs)
+            runs = [ref for ref in refs if (view := seen.jobs.get(str(ref))) and view.state is JobState.RUNNING]
+            left = [Change(ref=ref, asked=False, text="it runs already") for ref in runs]
+            return [*left, *self.cancel([ref for ref in refs if ref not in runs])]
         return [self._cancel(ref, self._records.tokens().get(ref.id)) for ref in refs]
 
     def _cancel(self, ref: JobRef, token: str | None) -> Change:

@@ -1,6 +1,7 @@
 """The commands that the Slurm adapter runs: one for the queue, one for every 200 jobs that left it, few for the site.
 
 What the site is changes rarely, so its answers are kept; what a column is called is asked only when one was refused.
+A controller that gave no answer is not asked again for some seconds: the next question would wait as long for nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +33,17 @@ _CREDENTIAL_S = 120.0
 _ZONE = re.compile(r"([+-])(\d\d)(\d\d)")
 # How long the answers about the site are kept.
 _SITE_S = 300.0
+# What the site is has small answers. Whoever waits for them may be a person.
+_PROBE_S = 20.0
+# So long the questions after one without an answer get its problem at once.
+_SILENCE_S = 8.0  # less than the pause between two polls
+_OF_CONTROLLER = ("squeue", "scontrol", "sbatch")
+_UNREACHED = re.compile(
+    r"Unable to contact slurm controller|controller \(\w+ failure\)|Connection refused|No route to host"
+    r"|Host is unreachable|Could not establish a configuration source|failed to fetch config|DNS SRV lookup failed"
+    r"|timed out on send/recv|Unable to resolve|Unable to process configuration file|cannot stat file",
+    re.IGNORECASE,
+)
 # Far enough back for every submission whose reply can still matter.
 _FIND_WINDOW_S = 14 * 86_400.0
 
@@ -48,6 +60,45 @@ class Questions:
         # With the names: an id alone does not tell whose job a row speaks of.
         self._fields: tuple[str, ...] = ACCOUNT_FIND_FIELDS
         self._has_accounting: bool | None = None
+        self._silence: tuple[float, str] | None = None  # since when, by the clock that only grows, and the problem
+
+    def ask(self, argv: Sequence[str], *, stdin: bytes = b"", surroundings: Surroundings | None = None) -> Answer:
+        """A question that changes nothing over there. After one without an answer the next ones get none at once."""
+        return self._ask(argv, self._timeout_s, stdin=stdin, surroundings=surroundings)
+
+    def _probe(self, argv: Sequence[str]) -> Answer:
+        return self._ask(argv, min(self._timeout_s, _PROBE_S))
+
+    def _ask(
+        self,
+        argv: Sequence[str],
+        timeout_s: float,
+        *,
+        stdin: bytes = b"",
+        surroundings: Surroundings | None = None,
+    ) -> Answer:
+        is_controller = argv[0] in _OF_CONTROLLER
+        problem = self.silence() if is_controller else ""
+        if problem:
+            return Answer(argv=tuple(argv), code=None, out="", err="", took_s=0.0, problem=problem)
+        said = self.run(argv, stdin=stdin, surroundings=surroundings, timeout_s=timeout_s)
+        if is_controller:
+            self._note(said)
+        return said
+
+    def _note(self, said: Answer) -> None:
+        if said.code is None:
+            self._silence = (self._clock.mono(), f"{said.argv[0]}: {said.problem}")
+        elif said.code != 0 and (_UNREACHED.search(said.err) or said.took_s >= _SILENCE_S):
+            self._silence = (self._clock.mono(), " ".join(said.err.split())[:300])
+        else:
+            self._silence = None
+
+    def silence(self) -> str:
+        """What was wrong with a question of a moment ago that got no answer; else empty."""
+        if self._silence is None or self._clock.mono() - self._silence[0] >= _SILENCE_S:
+            return ""
+        return self._silence[1]
 
     def run(
         self,
@@ -56,12 +107,13 @@ class Questions:
         stdin: bytes = b"",
         surroundings: Surroundings | None = None,
         cwd: str | None = None,
+        timeout_s: float | None = None,
     ) -> Answer:
-        """Run one command in an environment that cannot reshape its answer."""
+        """Run one command in an environment that cannot reshape its answer, whatever became of the last question."""
         return self._transport.run(
             argv,
             stdin=stdin,
-            timeout_s=self._timeout_s,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
             surroundings=commands.query_surroundings() if surroundings is None else surroundings,
             cwd=cwd,
         )
@@ -78,7 +130,7 @@ class Questions:
         return answer
 
     def _ask_queue(self, fields: tuple[str, ...]) -> QueueAnswer:
-        said = self.run(commands.squeue_argv(fields, site=self._site))
+        said = self.ask(commands.squeue_argv(fields, site=self._site))
         return read_squeue(said.out, said.err, said.code, fields=fields, problem=said.problem)
 
     def accounting(
@@ -129,7 +181,7 @@ class Questions:
     # The site
 
     def _keep(self, what: str, ask: Callable[[], T | None]) -> T | None:
-        """Ask at most every five minutes; what was not answered is asked again at once."""
+        """Ask at most every five minutes; what was not answered is not kept."""
         now_s = self._clock.mono()
         if what not in self._kept or now_s - self._kept[what][0] > _SITE_S:
             answer = ask()
@@ -165,7 +217,7 @@ class Questions:
         """What the client programs call themselves."""
 
         def ask() -> tuple[int, ...] | None:
-            said = self.run(commands.version_argv())
+            said = self.run(commands.version_argv(), timeout_s=min(self._timeout_s, _PROBE_S))
             return site_text.read_version(said.out) if said.code == 0 else None
 
         return self._keep("version", ask)
@@ -174,7 +226,7 @@ class Questions:
         """The controller's configuration."""
 
         def ask() -> dict[str, str] | None:
-            said = self.run(commands.show_config_argv())
+            said = self._probe(commands.show_config_argv())
             return (site_text.read_config(said.out) or None) if said.code == 0 else None
 
         return self._keep("config", ask)
@@ -189,17 +241,17 @@ class Questions:
 
     def limits(self) -> Limits:
         """What the site allows, from four questions at most every five minutes."""
-        config, partitions, nodes = self.config(), self._partitions(), self._nodes()
+        config = self.config()
+        partitions = self._partitions() if config is not None else None
+        nodes = self._nodes() if partitions is not None else None
+        if config is None or partitions is None or nodes is None:
+            # One question without an answer is enough: the others would wait as long for as little.
+            what = "configuration" if config is None else "partitions" if partitions is None else "nodes"
+            return Limits(at_utc=self._clock.utc(), answered=False, problems=(self._not_told(what),))
         accounts, accounts_problem = self._accounts()
-        problems = [
-            f"{what} was not told"
-            for what, told in (("the configuration", config), ("the partitions", partitions), ("the nodes", nodes))
-            if told is None
-        ]
-        config = config or {}
         return Limits(
             at_utc=self._clock.utc(),
-            partitions=tuple(site_text.with_nodes(partition, nodes or ()) for partition in partitions or ()),
+            partitions=tuple(site_text.with_nodes(partition, nodes) for partition in partitions),
             accounts=accounts,
             max_array_size=site_text.config_number(config.get("MaxArraySize", "")),
             max_array_tasks=site_text.scheduler_parameter(config, "max_array_tasks"),
@@ -207,20 +259,25 @@ class Questions:
             kill_wait_s=site_text.config_seconds(config.get("KillWait", "")),
             requeue_delay_s=self.requeue_delay_s(),
             has_accounting=self.has_accounting(),
-            answered=not problems,
-            problems=tuple([*problems, accounts_problem] if accounts_problem else problems),
+            problems=(accounts_problem,) if accounts_problem else (),
         )
+
+    def _not_told(self, what: str) -> str:
+        problem = self.silence()
+        if problem:
+            return f"the scheduler gave no answer ({problem})"
+        return f"the scheduler did not tell its {what}"
 
     def _partitions(self) -> tuple[PartitionLimits, ...] | None:
         def ask() -> tuple[PartitionLimits, ...] | None:
-            said = self.run(commands.show_partition_argv())
+            said = self._probe(commands.show_partition_argv())
             return site_text.read_partitions(said.out)[0] if said.code == 0 else None
 
         return self._keep("partitions", ask)
 
     def _nodes(self) -> tuple[site_text.NodeRow, ...] | None:
         def ask() -> tuple[site_text.NodeRow, ...] | None:
-            said = self.run(commands.show_node_argv())
+            said = self._probe(commands.show_node_argv())
             return site_text.read_nodes(said.out)[0] if said.code == 0 else None
 
         # Which nodes are idle changes by the minute, so this one is never kept.
@@ -235,7 +292,7 @@ class Questions:
             return (), "who the user is was not told"
 
         def ask() -> tuple[AccountLimits, ...] | None:
-            own, levels = self.run(commands.associations_argv(user)), self.run(commands.qos_argv())
+            own, levels = self._probe(commands.associations_argv(user)), self._probe(commands.qos_argv())
             if own.code != 0 or levels.code != 0:
                 return None
             return (*read_associations(own.out)[0], *read_qos(levels.out)[0])

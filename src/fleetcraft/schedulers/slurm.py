@@ -165,7 +165,7 @@ class SlurmScheduler:
     def test_only(self, request: JobRequest) -> StartEstimate:
         """See `Scheduler.test_only`."""
         argv = args.sbatch_argv(request, now_utc=self._clock.utc(), site=self._site, test_only=True)
-        answer = self._ask.run(argv, stdin=args.script_bytes(request), surroundings=args.sbatch_surroundings(request))
+        answer = self._ask.ask(argv, stdin=args.script_bytes(request), surroundings=args.sbatch_surroundings(request))
         said = read_test_only(
             answer.out,
             answer.err,
@@ -269,9 +269,12 @@ class SlurmScheduler:
 
     # Wishes
 
-    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None) -> list[Change]:
+    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False) -> list[Change]:
         """See `Scheduler.cancel`."""
-        return self._change(refs, lambda some: commands.scancel_argv(some, signal=signal, site=self._site))
+        return self._change(
+            refs,
+            lambda some: commands.scancel_argv(some, signal=signal, only_waiting=only_waiting, site=self._site),
+        )
 
     def hold(self, refs: Sequence[JobRef]) -> list[Change]:
         """See `Scheduler.hold`."""
@@ -284,9 +287,11 @@ class SlurmScheduler:
     def _change(self, refs: Sequence[JobRef], argv_of: Callable[[Sequence[JobRef]], list[str]]) -> list[Change]:
         changes = [Change(ref=ref, asked=False, text=_TAKEN) for ref in refs if self._memory.is_taken(ref)]
         refs = [ref for ref in refs if not self._memory.is_taken(ref)]
+        silent: Answer | None = None
         for start in range(0, len(refs), commands.CHUNK):
             some = refs[start : start + commands.CHUNK]
-            answer = self._ask.run(argv_of(some))
+            answer = silent or self._ask.run(argv_of(some))
+            silent = answer if answer.code is None else None
             changes += [_change_of(ref, answer) for ref in some]
         return changes
 

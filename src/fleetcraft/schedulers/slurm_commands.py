@@ -90,11 +90,15 @@ def sacct_find_argv(
     return [*words, f"--format={','.join(fields)}"]
 
 
-def scancel_argv(refs: Sequence[JobRef], *, signal: str | None = None, site: Site = ANY_SITE) -> list[str]:
+def scancel_argv(
+    refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False, site: Site = ANY_SITE
+) -> list[str]:
     """End jobs, or send a signal to all of their processes and the batch script."""
     words = ["scancel", *_cluster(site)]
     if signal is not None:
         words += [f"--signal={_signal(signal)}", "--full"]
+    if only_waiting:
+        words.append("--state=PENDING")
     return [*words, *_ids(refs)]
 
 

@@ -10,12 +10,19 @@ import errno
 import os
 import stat
 
-from fleetcraft.core.errors import OutOfReach, StorageFull
+from fleetcraft.core.errors import NotAllowed, OutOfReach, StorageFull
 
 # The name is not there. ESTALE is how a network client says that another client removed it.
 GONE = frozenset({errno.ENOENT, errno.ESTALE})
 # No space, no quota, no inodes, read-only: nothing can be written now.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_FORBIDDEN_HINTS = {
+    errno.EACCES: "Look at the owner and the permissions of that path and of the folders above it.",
+    errno.EPERM: "Look at the owner and the permissions of that path and of the folders above it.",
+    errno.ENOTDIR: "A part of that path is a file and no folder; name another place, for a spool with --spool.",
+}
+# The storage answered, and the same command would get the same answer.
+FORBIDDEN = frozenset(_FORBIDDEN_HINTS)
 # The operation may or may not have happened.
 UNKNOWN = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
 
@@ -205,8 +212,24 @@ def explain(error: OSError, doing: str) -> OutOfReach:
     """The error to show when the storage did not do what was asked."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     name = errno.errorcode.get(error.errno or 0, "unknown error")
+    if error.errno == errno.EROFS:
+        return StorageFull(
+            f"{doing}: {reason} ({name}).", hint="Run the same command again once it is mounted for writing."
+        )
     if error.errno in FULL:
         return StorageFull(
             f"{doing}: {reason} ({name}).", hint="Free space or inodes, then run the same command again."
         )
+    if error.errno is not None and error.errno in FORBIDDEN:
+        return NotAllowed(f"{doing}: {reason} ({name}).", hint=_FORBIDDEN_HINTS[error.errno])
     return OutOfReach(f"{doing}: {reason} ({name}).", hint="Nothing was changed; run the same command again.")
+
+
+def access_error(folder: str) -> OSError | None:
+    """What making a file in this folder would end with, as far as that can be told without making one."""
+    if not os.path.isdir(folder):
+        return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+    if os.access(folder, os.W_OK | os.X_OK):
+        return None
+    number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+    return OSError(number, os.strerror(number), folder)

@@ -143,7 +143,7 @@ class MemoryScheduler:
         live = [job for job in self._visible() if not job.state.ended]
         return Observation(at_utc=self.clock.utc(), jobs={str(job.ref): self._view(job) for job in live}, queries=1)
 
-    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None) -> list[Change]:
+    def cancel(self, refs: Sequence[JobRef], *, signal: str | None = None, only_waiting: bool = False) -> list[Change]:
         """See `Scheduler.cancel`."""
         self._count("cancel")
         changes: list[Change] = []
@@ -154,6 +154,8 @@ class MemoryScheduler:
                 continue
             if signal is not None:
                 job.signals.append(signal)
+            elif only_waiting and job.state is JobState.RUNNING:
+                pass  # it began meanwhile, and nothing is said
             elif not job.state.ended:
                 self.end(ref.id, JobState.CANCELLED, "CANCELLED")
             changes.append(Change(ref=ref, asked=True))

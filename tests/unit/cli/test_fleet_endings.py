@@ -130,6 +130,42 @@ def test_a_shell_is_printed_for_a_job(spool, scheduler, capsys):
     assert say(capsys, "fleet", "shell", "nothing")[0] == 2
 
 
+def test_a_shell_asks_for_a_job_that_started_since_the_last_look(spool, scheduler, capsys):
+    say(capsys, "fleet", "submit", "one")
+    code, document = ask(capsys, "fleet", "shell", "1")
+    assert (code, document["job"], document["node"], document["doubt"]) == (0, "1", "n1", "")
+
+
+def test_a_shell_is_tried_where_nobody_tells_whether_the_job_runs(spool, scheduler, capsys):
+    say(capsys, "fleet", "submit", "one")
+    scheduler.deaf = True
+    code, document = ask(capsys, "fleet", "shell", "1")
+    assert (code, document["job"], document["node"]) == (0, "1", None)
+    assert document["doubt"] == "the scheduler was not heard of it yet; it is tried all the same"
+
+
+def test_there_is_no_shell_in_a_job_that_waits_or_has_ended(spool, scheduler, capsys):
+    say(capsys, "fleet", "submit", "one", "--nodes", "4")
+    say(capsys, "fleet", "submit", "one", "--nodes", "4")
+    code, text = say(capsys, "fleet", "shell", "2", "--print")
+    assert code == 2
+    assert "There is no shell in job 2: it is pending." in text
+    scheduler.end("1", JobState.DONE, "COMPLETED")
+    say(capsys, "fleet", "status", "one")
+    assert "it is done" in say(capsys, "fleet", "shell", "1", "--print")[1]
+
+
+def test_only_a_terminal_gets_a_terminal(spool, scheduler, capsys, monkeypatch):
+    say(capsys, "fleet", "submit", "one")
+    monkeypatch.setattr(scheduler, "kind", "slurm")
+    ran: list[Any] = []
+    monkeypatch.setattr(os, "execvp", lambda *words: ran.append(words[1]))
+    assert say(capsys, "fleet", "shell", "1")[0] == 0
+    assert ran[0][0] == "srun"
+    assert "--pty" not in ran[0]
+    assert "--pty" in ask(capsys, "fleet", "shell", "1")[1]["argv"]
+
+
 def test_a_shell_takes_the_place_of_the_command(spool, scheduler, capsys, monkeypatch):
     say(capsys, "fleet", "submit", "one")
     say(capsys, "fleet", "status")
@@ -158,7 +194,23 @@ def test_a_devnode_that_is_held_goes_back_when_its_holder_leaves(spool, schedule
     code, text = say(capsys, "fleet", "devnode", "--time", "1h")
     assert code == 130
     assert "Ctrl-C gives the node back" in text
+    assert "the node goes back: the scheduler was asked to end job 1" in text
     assert states(scheduler) == {"1": "cancelled"}
+
+
+def test_a_devnode_that_could_not_be_given_back_says_what_to_run(spool, scheduler, capsys, monkeypatch):
+    from fleetcraft.actions import fleet_hold
+
+    def leave(_seconds: float) -> None:
+        scheduler.deaf = True
+        raise KeyboardInterrupt
+
+    real: Any = devnode.hold
+    monkeypatch.setattr(fleet_hold, "hold", lambda *words, **settings: real(*words, **settings, wait=leave))
+    code, text = say(capsys, "fleet", "devnode", "--time", "1h")
+    assert code == 130
+    assert "no contact" in text
+    assert "the node may still be held: fleetcraft fleet cancel devnode --job 1" in text
 
 
 def test_a_dry_devnode_and_a_dry_smoke_submit_nothing(spool, scheduler, capsys):
@@ -183,6 +235,12 @@ def write_checks(spool, token, codes):
     (
         ({"environment": 0, "gpus": 77, "spool": 0, "nvml": 77, "task": 0}, True, 0, "all is well"),
         ({"environment": 0, "gpus": 1, "spool": 0, "nvml": 77, "task": 0}, True, 1, "and that"),
+        (
+            {"environment": 0, "gpus": 1, "spool": 0, "nvml": 1},
+            True,
+            1,
+            "ended: gpus and nvml failed; task did not run",
+        ),
         ({"environment": 0}, True, 1, "it has not run"),
         ({"environment": 0}, False, 3, "it has not run"),
     ),
@@ -208,5 +266,24 @@ def test_a_smoke_job_is_waited_for(spool, scheduler, capsys, monkeypatch):
     monkeypatch.setattr(fleet_hold, "follow_smoke", lambda *words: real(*words, wait=pass_time))
     code, text = say(capsys, "fleet", "smoke")
     assert code == 0
-    assert "job 1 is running" in text
-    assert "job 1 is done" in text
+    assert "job 1: running" in text
+    assert "job 1: done" in text
+
+
+def test_where_gpus_are_simulated_no_driver_is_expected(spool, scheduler, capsys):
+    assert "no driver is expected" not in say(capsys, "fleet", "smoke", "--dry-run")[1]
+    text = say(capsys, "fleet", "smoke", "--dry-run", "--worker-gpus", "simulated:2")[1]
+    assert text.count("workers get --gpus simulated:2: no driver is expected") == 2
+    assert say(capsys, "fleet", "smoke", "--dry-run", "--worker-gpus", "none")[1].count("no driver is expected") == 1
+
+
+def test_the_task_check_shows_the_outcome_of_its_receipt(spool, scheduler, capsys):
+    token = ask(capsys, "fleet", "smoke", "--no-wait")[1]["token"]
+    write_checks(spool, token, dict.fromkeys(CHECKS, 0))
+    path = os.path.join(FleetFolder(spool.layout.root, "smoke").job(token).smoke, "task.out")
+    with open(path, "w", encoding="utf-8") as target:
+        target.write("enqueued 1 task: smoke\nsmoke  succeeded  (id 1.0)\n\n  attempt 1  succeeded\n    where  n1\n")
+    text = say(capsys, "fleet", "smoke", "--read", token)[1]
+    assert next(line for line in text.splitlines() if " task " in line).split()[1:] == [
+        "task", "attempt", "1", "succeeded",
+    ]  # fmt: skip

@@ -11,6 +11,7 @@ from fleetcraft.actions import fleet_open
 from fleetcraft.cli.main import main
 from fleetcraft.core.clock import SystemClock
 from fleetcraft.core.states import JobState
+from fleetcraft.schedulers.api import StartEstimate
 from fleetcraft.spool.life import Life
 from fleetcraft.testing.scheduler_memory import Fault, MemoryScheduler
 from tests.unit.readmodel.building import make_spool, publish, receipt, replace_tokens
@@ -244,6 +245,10 @@ def test_preemptible_alone_means_the_partition_that_the_profile_calls_so(spool, 
         (("fleet", "submit", "--job-name", "my-secret"), 4, "forbids"),
         (("fleet", "submit", "--option=--licenses=x"), 4, "allow_options"),
         (("fleet", "submit", "--notify", "'open"), 2, "no command"),
+        (("fleet", "submit", "--notify", "ftp://here/x"), 2, "cannot be posted to"),
+        (("fleet", "submit", "--time", "0"), 2, "--time 0 leaves a job no time"),
+        (("fleet", "submit", "--worker-gpus", "wat"), 2, "--worker-gpus 'wat' must be auto"),
+        (("fleet", "submit", "--worker-cpus", "0"), 2, "--worker-cpus 0 must be"),
         (("fleet", "ensure"), 2, "There is no fleet"),
         (("fleet", "renew", "other"), 2, "There is no fleet other"),
         (("fleet", "ensure", "--loop", "--json"), 2, "--loop"),
@@ -258,6 +263,48 @@ def test_what_cannot_be_is_said_in_one_sentence(spool, capsys, words, code, said
     assert said in text
 
 
+def test_a_dry_run_that_the_scheduler_would_refuse_says_so_and_ends_with_4(spool, scheduler, capsys, monkeypatch):
+    monkeypatch.setattr(scheduler, "test_only", lambda _: StartEstimate(possible=False, text="Invalid qos"))
+    code, text = say(capsys, "fleet", "submit", "--dry-run")
+    assert code == 4
+    assert "the scheduler would refuse it: Invalid qos" in text
+    assert text.rstrip().endswith("every guard would allow it, and the scheduler would refuse it")
+
+
+def test_a_fleet_that_was_only_refused_hides_no_site_from_a_snapshot(spool, capsys):
+    say(capsys, "fleet", "submit", "one")
+    assert say(capsys, "fleet", "submit", "two", "--nodes", "9")[0] == 4
+    code, document = ask(capsys, "fleet", "snapshot")
+    assert (code, document["profile"]) == (0, "here")
+    code, text = say(capsys, "why", "fleet", "two")
+    assert text.startswith("Fleet two has 0 live jobs; nothing was submitted for it yet.")
+
+
+def test_a_damaged_spec_is_called_damaged_and_not_missing(spool, capsys):
+    say(capsys, "fleet", "submit", "one")
+    path = os.path.join(spool.layout.root, "fleets", "one", "records", "1.json")
+    os.chmod(path, 0o600)
+    with open(path, "w") as file:
+        file.write("{")
+    code, text = say(capsys, "fleet", "ensure", "one")
+    assert code == 4
+    assert "record 1 cannot be read" in text
+    assert "nothing was submitted" not in text
+    assert say(capsys, "fleet", "submit", "one")[0] == 4
+    for words in (("status",), ("status", "one"), ("drain", "one")):
+        code, text = say(capsys, "fleet", *words)
+        assert code == 0, (words, text)
+    code, text = say(capsys, "fleet", "cancel", "one", "--save", "0s")
+    assert (code, "asked the scheduler to end" in text) == (0, True), text
+
+
+def test_a_fleet_of_gpu_nodes_that_spent_nothing_counts_gpu_hours(spool, capsys):
+    say(capsys, "fleet", "submit", "--nodes", "2")
+    _, text = say(capsys, "fleet", "status", "--no-ask")
+    assert "spent 0.0 GPU-hours" in text or "spent 0.00 GPU-hours" in text
+    assert "node-hours" not in text
+
+
 def test_of_several_fleets_one_must_be_named(spool, capsys):
     say(capsys, "fleet", "submit", "one")
     say(capsys, "fleet", "submit", "two")
@@ -269,7 +316,7 @@ def test_of_several_fleets_one_must_be_named(spool, capsys):
 def test_a_spool_without_fleets_says_so(spool, capsys):
     assert say(capsys, "fleet", "status") == (
         0,
-        "no fleet of this spool has a shape; see `fleetcraft fleet submit --help`\n",
+        "nothing was submitted for a fleet of this spool yet; see `fleetcraft fleet submit --help`\n",
     )
     assert ask(capsys, "fleet", "list")[1]["fleets"] == []
 

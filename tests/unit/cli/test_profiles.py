@@ -143,6 +143,21 @@ def test_probe_prints_and_writes_only_when_asked(folder, capsys, monkeypatch):
     assert path.read_text() != SOUND
 
 
+def test_a_scheduler_that_never_tells_limits_is_not_asked_again(folder):
+    silent: Any = Told(Limits(at_utc=0.0, answered=False, problems=("not told",)))
+    with pytest.raises(OutOfReach, match="not told") as caught:
+        probe_cluster("mine", kind="psij:pbs", scheduler=silent)
+    assert "config show generic-slurm" in caught.value.hint
+
+
+def test_a_profile_without_rules_says_so_in_words(folder, capsys):
+    write(folder, "mine", 'format = 1\n[partitions.gpu]\nmax_time = "1d"\n')
+    assert main(["cluster", "show", "mine"]) == 0
+    assert "none named; no limit is stated" in capsys.readouterr().out
+    assert main(["config", "check", "mine"]) == 0
+    assert "Write the folder, on a file system that every node sees." in capsys.readouterr().out
+
+
 def test_a_scheduler_without_an_answer_makes_no_profile(folder):
     silent: Any = Told(Limits(at_utc=0.0, answered=False, problems=("scontrol: timed out",)))
     with pytest.raises(OutOfReach, match="scontrol: timed out"):

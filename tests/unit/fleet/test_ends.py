@@ -70,7 +70,7 @@ def test_a_cancel_waits_for_the_workers_and_no_longer_than_it_may(tmp_path):
     assert report.drained == [life.id]
     assert report.signalled == [token]
     assert report.left == [life.id]
-    assert report.waited_s == 15
+    assert report.waited_s == 15 + fleet.policy.notice_s
     assert os.path.exists(fleet.folder.job(token).stop)
     assert scheduler_of(fleet).jobs["1"].state is JobState.CANCELLED
     assert fleet.state().drained

@@ -138,14 +138,13 @@ def test_a_job_that_was_held_for_a_cancel_without_an_answer_is_released_later(tm
     one_pass(fleet)
     work_off(fleet.spool, 200)
     scheduler = scheduler_of(fleet)
-    real = scheduler.observe
+    real = scheduler.mine
 
-    def deaf_once(refs):
-        if len(refs) == 1:
-            scheduler.deaf = True
-        return real(refs)
+    def deaf_from_now():
+        scheduler.deaf = True
+        return real()
 
-    monkeypatch.setattr(scheduler, "observe", deaf_once)
+    monkeypatch.setattr(scheduler, "mine", deaf_from_now)
     assert one_pass(fleet).action == "nothing"
     assert [job.held for job in scheduler.jobs.values()] == [False, True]
     monkeypatch.undo()

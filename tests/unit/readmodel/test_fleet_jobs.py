@@ -63,6 +63,13 @@ def test_every_phase_has_its_word_and_its_sentence(log, state, about):
     assert (shown.state, shown.about) == (state, about)
 
 
+def test_a_cancelled_job_does_not_tell_what_it_waited_for():
+    cancelled = (kinds.SEEN, {"ref": {"id": "7"}, "state": "cancelled", "end_utc": 9_200.0})
+    log = records(SUBMITTED, (kinds.CANCEL, {"tokens": [TOKEN]}), cancelled)
+    shown = view(log, looked(JobState.CANCELLED, reason="Dependency", reason_text="It waits for another job."))
+    assert (shown.state, shown.about) == ("cancelled", "its end was asked for")
+
+
 def test_a_waiting_job_tells_the_schedulers_reason_in_a_sentence_and_its_expected_start():
     shown = view(
         records(SUBMITTED),
@@ -99,6 +106,8 @@ def test_what_succeeded_counts_as_done_and_what_was_lost_is_told_apart(tmp_path)
     reader.refresh()
     shown = view(records(SUBMITTED, RUNNING), None, read_workers(reader, spool.clock.utc()), outcomes_of(reader))
     assert (shown.workers, shown.tasks, shown.attempts) == (1, 5, {"succeeded": 5, "lost": 3})
+    assert shown.tasks_age_s is not None
+    assert 0.0 <= shown.tasks_age_s < 60.0
     assert view(records(SUBMITTED, RUNNING)).tasks is None
     life.close()
 

@@ -216,6 +216,7 @@ def test_what_another_process_knew_and_what_the_job_wrote_are_taken_over(clock):
     seen = other.observe([view.ref])
     assert (seen.answered, seen.jobs["17"].state, seen.jobs["17"].stale) == (False, JobState.RUNNING, True)
     login.answers["squeue"] = [""]
+    clock.advance(8.0)
     other.remember(exit_records={"17": ExitRecord(code=5)})
     ended = other.observe([view.ref]).jobs["17"]
     assert (ended.state, ended.exit_code, ended.source) == (JobState.FAILED, 5, "exit_record")
@@ -261,6 +262,7 @@ def test_site_facts_are_asked_once_in_five_minutes_and_again_when_they_failed(cl
     assert len(login.asked("sbatch")) == 1
     asked = len(login.asked("scontrol"))
     login.answers["scontrol"] = ["MaxArraySize = 1001\nMinJobAge = 300 sec\n"]
+    clock.advance(8.0)
     assert slurm.limits().max_array_size == 1001
     assert len(login.asked("scontrol")) > asked
 
@@ -474,3 +476,56 @@ def test_a_row_whose_name_and_comment_the_site_rewrote_may_be_ours(clock):
     again = adapter(Login(sbatch="17\n", squeue=["", queue_row(17)], sacct=""), clock)
     ref = again.submit(request()).ref
     assert again.observe([ref]).jobs["17"].state is JobState.UNKNOWN
+
+
+SILENT = ("", "squeue: error: Unable to contact slurm controller (connect failure)", 1, "")
+
+
+@pytest.mark.parametrize("silent", (NO_ANSWER, SILENT), ids=("no answer", "no controller"))
+def test_after_one_question_without_an_answer_the_next_ones_get_none_at_once(clock, silent):
+    login = Login(squeue=silent, scontrol=silent, sbatch=silent, id="u\n")
+    slurm = adapter(login, clock)
+    assert not slurm.mine().answered
+    limits = slurm.limits()
+    assert not limits.answered
+    assert limits.problems[0].startswith("the scheduler gave no answer (squeue: ")
+    assert slurm.test_only(request()).possible is None
+    assert slurm.submit(request()).code == "no_answer"
+    assert [argv[0] for argv in login.calls] == ["squeue"]
+    clock.advance(8.0)
+    assert not slurm.limits().answered
+    assert [argv[0] for argv in login.calls] == ["squeue", "scontrol"]
+
+
+def test_a_command_that_was_slow_to_fail_counts_as_no_answer(clock):
+    login = Login(squeue=("", "squeue: error: s_p_parse_file: cannot stat file /nowhere", 1, ""))
+    slurm = adapter(login, clock)
+    assert not slurm.mine().answered
+    assert "cannot stat file /nowhere" in slurm.mine().problems[0]
+    assert len(login.calls) == 1
+
+
+def test_a_refusal_is_an_answer_and_a_cancel_is_always_sent(clock):
+    login = Login(squeue=[("", "slurm_load_jobs error: Access denied", 1, ""), NO_ANSWER], scancel="")
+    slurm = adapter(login, clock)
+    slurm.mine()
+    slurm.mine()
+    assert len(login.calls) == 2
+    assert slurm.cancel([JobRef(id="17")])[0].asked
+    login.answers["scancel"] = [NO_ANSWER]
+    many = [JobRef(id=str(number)) for number in range(1, 500)]
+    assert not any(change.asked for change in slurm.cancel(many))
+    assert len(login.asked("scancel")) == 2
+
+
+def test_what_the_site_is_is_asked_for_with_less_patience(clock):
+    class Timed(Login):
+        def run(self, argv, **named):
+            self.waits = {**getattr(self, "waits", {}), argv[0]: named["timeout_s"]}
+            return super().run(argv, **named)
+
+    login = Timed(squeue="", scontrol=("", "", None, "timed out"))
+    slurm = adapter(login, clock)
+    slurm.mine()
+    slurm.limits()
+    assert login.waits == {"squeue": 60.0, "scontrol": 20.0}

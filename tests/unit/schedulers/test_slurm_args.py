@@ -235,6 +235,7 @@ def test_tokens_of_others_are_none():
 def test_the_other_commands():
     jobs = [JobRef(id="17_3"), JobRef(id="17_[4-6%2]"), JobRef(id="5;west"), JobRef(id="17_3")]
     assert scancel_argv(jobs) == ["scancel", "17_3", "17_[4-6%2]", "5"]
+    assert scancel_argv(jobs[2:3], only_waiting=True) == ["scancel", "--state=PENDING", "5"]
     assert scancel_argv(jobs[:1], signal="SIGUSR1", site=Site(cluster="west")) == [
         *("scancel", "--clusters=west", "--signal=USR1", "--full", "17_3")
     ]

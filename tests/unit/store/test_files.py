@@ -8,9 +8,10 @@ import socket
 
 import pytest
 
-from fleetcraft.core.errors import OutOfReach, StorageFull
+from fleetcraft.core.errors import NotAllowed, OutOfReach, StorageFull
 from fleetcraft.store.files import (
     Files,
+    access_error,
     ensure_folder,
     explain,
     is_private,
@@ -145,7 +146,7 @@ def test_a_folder_that_somebody_else_just_made_is_fine(tmp_path):
         (errno.EFBIG, StorageFull, "EFBIG"),
         (errno.EROFS, StorageFull, "EROFS"),
         (errno.EIO, OutOfReach, "EIO"),
-        (errno.EACCES, OutOfReach, "EACCES"),
+        (errno.EACCES, NotAllowed, "EACCES"),
     ),
 )
 def test_the_sentence_names_the_error(number, kind, name):
@@ -153,4 +154,36 @@ def test_the_sentence_names_the_error(number, kind, name):
     assert type(error) is kind
     assert str(error).startswith("Cannot sync /x/journal: ")
     assert name in str(error)
-    assert error.exit_code == 75
+    assert error.exit_code == (2 if kind is NotAllowed else 75)
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "word"),
+    (
+        (errno.EACCES, 2, "permissions of that path"),
+        (errno.EPERM, 2, "permissions of that path"),
+        (errno.ENOTDIR, 2, "a file and no folder"),
+        (errno.ESTALE, 75, "run the same command again"),
+        (errno.EIO, 75, "run the same command again"),
+        (errno.EROFS, 75, "mounted for writing"),
+    ),
+)
+def test_only_where_a_permission_is_the_cause_the_same_command_is_no_help(number, exit_code, word):
+    error = explain(OSError(number, os.strerror(number), "/x/records"), "Cannot write into /x")
+    assert isinstance(error, OutOfReach)
+    assert error.exit_code == exit_code
+    assert word in error.hint
+
+
+def test_a_folder_that_takes_no_file_is_told_without_making_one(tmp_path, monkeypatch):
+    assert access_error(str(tmp_path)) is None
+    file = tmp_path / "file"
+    file.touch()
+    error = access_error(str(file))
+    assert error is not None
+    assert error.errno == errno.ENOTDIR
+    monkeypatch.setattr(os, "access", lambda *_words: False)
+    error = access_error(str(tmp_path))
+    assert error is not None
+    assert error.errno == errno.EACCES
+    assert list(tmp_path.iterdir()) == [file]

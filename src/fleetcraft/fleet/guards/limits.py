@@ -57,14 +57,17 @@ def decide_limits(
     """
     problems = list(limits.problems)
     if not limits.answered:
-        return Decision.refuse(
-            f"the site's limits could not be read: {'; '.join(problems) or 'no answer'}", problems=problems
-        )
+        said = "; ".join(problems) or "no answer"
+        return Decision.refuse(f"the site's limits could not be read: {said}", problems=problems, unanswered=said)
     if problems:
         # One of the questions has no answer, and the limit that matters may stand there.
-        return Decision.refuse(f"not every limit was told: {'; '.join(problems)}", problems=problems)
+        said = "; ".join(problems)
+        return Decision.refuse(f"not every limit was told: {said}", problems=problems, unanswered=said)
     if mine is None:
-        return Decision.refuse("the user's own jobs could not be read, so what is left of the limits is unknown")
+        return Decision.refuse(
+            "the user's own jobs could not be read, so what is left of the limits is unknown",
+            unanswered="the user's own jobs were not told",
+        )
     found = list(findings(request, limits, mine, gpus))
     against = [finding for finding in found if finding.refuses and not finding.is_met]
     waits = [finding for finding in found if not finding.refuses and not finding.is_met]

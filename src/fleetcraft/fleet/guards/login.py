@@ -78,7 +78,12 @@ def decide_login(rules: LoginRules, evidence: LoginEvidence) -> Decision:
         return Decision.allow(
             f"close to the site's limits on {here}: {'; '.join(near)}", level=CAUTION, near=near, **facts
         )
-    counts = f"{evidence.processes} processes, {evidence.threads} threads, {evidence.ssh} ssh connections"
+    counted = (
+        (evidence.processes, "process", "processes"),
+        (evidence.threads, "thread", "threads"),
+        (evidence.ssh, "ssh connection", "ssh connections"),
+    )
+    counts = ", ".join(f"{number} {one if number == 1 else more}" for number, one, more in counted)
     return Decision.allow(f"{counts} on {here}", level=GO, **facts)
 
 

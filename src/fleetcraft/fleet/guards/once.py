@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from fleetcraft.core.decision import Decision
@@ -36,7 +37,12 @@ def decide_once(evidence: OnceEvidence, now_utc: float, gap_s: float = DEFAULT_G
         # A record from the future is another host's clock, and no reason to wait for hours.
         since_s = now_utc - evidence.last_submitted_utc
         if 0 <= since_s < gap_s:
+            wait_s = gap_s - since_s
+            since_s = math.floor(since_s * 10) / 10  # never rounded up to the gap itself
             return Decision.refuse(
-                f"the last submission was {since_s:.0f} s ago; {gap_s:.0f} s are kept between two", **facts
+                f"the last submission was {since_s:.1f} s ago, and {gap_s:g} s are kept between two; "
+                f"submit again in {math.ceil(wait_s)} s",
+                wait_s=wait_s,
+                **facts,
             )
     return Decision.allow("nothing was submitted in this pass, and nothing is open", **facts)

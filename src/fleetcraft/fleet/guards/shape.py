@@ -29,9 +29,9 @@ class Misfit:
 def decide_shape(request: JobRequest, limits: Limits) -> Decision:
     """Refuse what no node of the partition can ever run."""
     if not limits.answered:
+        said = "; ".join(limits.problems) or "no answer"
         return Decision.refuse(
-            f"the site's partitions could not be read: {'; '.join(limits.problems) or 'no answer'}",
-            problems=list(limits.problems),
+            f"the site's partitions could not be read: {said}", problems=list(limits.problems), unanswered=said
         )
     chosen = _chosen(request, limits)
     if chosen is None:

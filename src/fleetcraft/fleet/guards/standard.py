@@ -224,7 +224,10 @@ class BalanceGuard:
             return Decision.allow("the profile names no balance provider: nothing is charged that we know of")
         mine = self.asked.mine(proposal)
         if mine is None or not mine.answered:
-            return Decision.refuse("the user's own jobs could not be read, so what is promised already is unknown")
+            return Decision.refuse(
+                "the user's own jobs could not be read, so what is promised already is unknown",
+                unanswered="the user's own jobs were not told",
+            )
         charges = charges_of(site)
         promised = promises(list(mine.jobs.values()), proposal.request, charges, self.asked.limits(proposal))
         return decide_balance(proposal.request, charges, providers.ask(provider, self.transport, self.clock), promised)

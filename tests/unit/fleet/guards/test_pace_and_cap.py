@@ -16,7 +16,7 @@ def test_the_first_submission_of_a_pass_is_allowed():
     (
         (OnceEvidence(submitted_this_pass=1), "this pass"),
         (OnceEvidence(unresolved=("fcaaaaaaaaaa",)), "fcaaaaaaaaaa"),
-        (OnceEvidence(last_submitted_utc=90.1), "the last submission was 10 s ago"),
+        (OnceEvidence(last_submitted_utc=90.1), "9.9 s ago, and 10 s are kept between two; submit again in 1 s"),
         (OnceEvidence(problem="record 7 is damaged"), "record 7"),
     ),
 )
@@ -24,6 +24,12 @@ def test_a_second_one_or_one_beside_an_open_one_is_refused(evidence, word):
     decision = decide_once(evidence, 100.0, 10.0)
     assert not decision.allowed
     assert word in decision.reason
+
+
+def test_a_pause_that_is_almost_over_is_never_told_as_over():
+    decision = decide_once(OnceEvidence(last_submitted_utc=98.99), 99.98, 1.0)
+    assert "0.9 s ago, and 1 s are kept" in decision.reason
+    assert decision.evidence["wait_s"] == pytest.approx(0.01)
 
 
 def test_a_stamp_from_the_future_of_another_clock_blocks_nothing():
