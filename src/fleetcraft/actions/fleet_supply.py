@@ -10,6 +10,7 @@ from fleetcraft.actions.fleet_open import new_fleet, open_existing, site_of
 from fleetcraft.actions.fleet_options import FleetOptions, make_spec, resolve_site, with_program
 from fleetcraft.actions.login_transport import transport_for
 from fleetcraft.actions.spool_choice import check_spool_place
+from fleetcraft.actions.writable import access_error
 from fleetcraft.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_TRY_AGAIN, OutOfReach
 from fleetcraft.fleet.drain import drain
 from fleetcraft.fleet.ensure import PassOptions, PassReport, ensure_loop, ensure_pass
@@ -23,7 +24,7 @@ from fleetcraft.fleet.spec import FleetSpec
 from fleetcraft.fleet.submit import Draft, DryRun, Submitted, Wish, draft
 from fleetcraft.schedulers.api import Retry, SubmitOutcome
 from fleetcraft.spool.spool import Spool
-from fleetcraft.store.files import access_error, explain
+from fleetcraft.store.files import explain
 from fleetcraft.transports.api import Transport
 
 

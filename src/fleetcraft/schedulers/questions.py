@@ -36,7 +36,7 @@ _SITE_S = 300.0
 # What the site is has small answers. Whoever waits for them may be a person.
 _PROBE_S = 20.0
 # So long the questions after one without an answer get its problem at once.
-_SILENCE_S = 8.0  # less than the pause between two polls
+SILENCE_S = 8.0  # less than the pause between two polls
 _OF_CONTROLLER = ("squeue", "scontrol", "sbatch")
 _UNREACHED = re.compile(
     r"Unable to contact slurm controller|controller \(\w+ failure\)|Connection refused|No route to host"
@@ -51,11 +51,14 @@ _FIND_WINDOW_S = 14 * 86_400.0
 class Questions:
     """Commands of one site over one transport."""
 
-    def __init__(self, transport: Transport, site: Site, timeout_s: float, clock: Clock) -> None:
+    def __init__(
+        self, transport: Transport, site: Site, timeout_s: float, clock: Clock, silence_s: float = SILENCE_S
+    ) -> None:
         self._transport = transport
         self._site = site
         self._timeout_s = timeout_s
         self._clock = clock
+        self._silence_s = silence_s
         self._kept: dict[str, tuple[float, Any]] = {}
         # With the names: an id alone does not tell whose job a row speaks of.
         self._fields: tuple[str, ...] = ACCOUNT_FIND_FIELDS
@@ -89,14 +92,14 @@ class Questions:
     def _note(self, said: Answer) -> None:
         if said.code is None:
             self._silence = (self._clock.mono(), f"{said.argv[0]}: {said.problem}")
-        elif said.code != 0 and (_UNREACHED.search(said.err) or said.took_s >= _SILENCE_S):
+        elif said.code != 0 and (_UNREACHED.search(said.err) or said.took_s >= SILENCE_S):
             self._silence = (self._clock.mono(), " ".join(said.err.split())[:300])
         else:
             self._silence = None
 
     def silence(self) -> str:
         """What was wrong with a question of a moment ago that got no answer; else empty."""
-        if self._silence is None or self._clock.mono() - self._silence[0] >= _SILENCE_S:
+        if self._silence is None or self._clock.mono() - self._silence[0] >= self._silence_s:
             return ""
         return self._silence[1]
 

@@ -29,7 +29,7 @@ from fleetcraft.schedulers.api import (
     SubmitOutcome,
 )
 from fleetcraft.schedulers.job_memory import JobMemory, Look
-from fleetcraft.schedulers.questions import Questions
+from fleetcraft.schedulers.questions import SILENCE_S, Questions
 from fleetcraft.schedulers.slurm_reply import read_sbatch, read_test_only
 from fleetcraft.schedulers.slurm_rows import QUEUE_WIDE, QueueAnswer, QueueRow
 from fleetcraft.schedulers.slurm_verdict import ExitRecord, Policy
@@ -55,14 +55,18 @@ class SlurmScheduler:
         timeout_s: float = 60.0,
         policy: Policy | None = None,
         settle_s: float = 30.0,
+        silence_s: float = SILENCE_S,
         clock: Clock | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        """`settle_s`: how long a request whose reply was lost may still arrive at a controller that hung."""
+        """`settle_s`: how long a request whose reply was lost may still arrive at a controller that hung.
+
+        `silence_s`: so long after a question without an answer the next ones are not asked.
+        """
         self._transport = transport
         self._clock = clock or SystemClock()
         self._site = site or args.Site()
-        self._ask = Questions(transport, self._site, timeout_s, self._clock)
+        self._ask = Questions(transport, self._site, timeout_s, self._clock, silence_s)
         self._memory = JobMemory(policy or Policy(), self._clock)
         self._settle_s = settle_s
         self._pause = pause or threading.Event().wait

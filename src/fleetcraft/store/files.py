@@ -223,13 +223,3 @@ def explain(error: OSError, doing: str) -> OutOfReach:
     if error.errno is not None and error.errno in FORBIDDEN:
         return NotAllowed(f"{doing}: {reason} ({name}).", hint=_FORBIDDEN_HINTS[error.errno])
     return OutOfReach(f"{doing}: {reason} ({name}).", hint="Nothing was changed; run the same command again.")
-
-
-def access_error(folder: str) -> OSError | None:
-    """What making a file in this folder would end with, as far as that can be told without making one."""
-    if not os.path.isdir(folder):
-        return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
-    if os.access(folder, os.W_OK | os.X_OK):
-        return None
-    number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
-    return OSError(number, os.strerror(number), folder)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import pytest
 
 from fleetcraft.actions.login_transport import LoginTransport, transport_for
 from fleetcraft.actions.spool_choice import check_spool_place, spool_of_profile
+from fleetcraft.actions.writable import access_error
 from fleetcraft.config.site import LoginRules, Storage
 from fleetcraft.core.errors import Refused, UsageError
 from fleetcraft.transports.api import Surroundings
@@ -72,3 +75,17 @@ def test_commands_on_a_login_node_find_what_the_profile_wants_for_them():
 def test_elsewhere_nothing_is_added(hosts, host):
     rules = LoginRules(hosts=hosts, env={"MALLOC_ARENA_MAX": "2"})
     assert isinstance(transport_for(site(login=rules), host), LocalTransport)
+
+
+def test_a_folder_that_takes_no_file_is_told_without_making_one(tmp_path, monkeypatch):
+    assert access_error(str(tmp_path)) is None
+    file = tmp_path / "file"
+    file.touch()
+    error = access_error(str(file))
+    assert error is not None
+    assert error.errno == errno.ENOTDIR
+    monkeypatch.setattr(os, "access", lambda *_words: False)
+    error = access_error(str(tmp_path))
+    assert error is not None
+    assert error.errno == errno.EACCES
+    assert list(tmp_path.iterdir()) == [file]

@@ -11,7 +11,6 @@ import pytest
 from fleetcraft.core.errors import NotAllowed, OutOfReach, StorageFull
 from fleetcraft.store.files import (
     Files,
-    access_error,
     ensure_folder,
     explain,
     is_private,
@@ -173,17 +172,3 @@ def test_only_where_a_permission_is_the_cause_the_same_command_is_no_help(number
     assert isinstance(error, OutOfReach)
     assert error.exit_code == exit_code
     assert word in error.hint
-
-
-def test_a_folder_that_takes_no_file_is_told_without_making_one(tmp_path, monkeypatch):
-    assert access_error(str(tmp_path)) is None
-    file = tmp_path / "file"
-    file.touch()
-    error = access_error(str(file))
-    assert error is not None
-    assert error.errno == errno.ENOTDIR
-    monkeypatch.setattr(os, "access", lambda *_words: False)
-    error = access_error(str(tmp_path))
-    assert error is not None
-    assert error.errno == errno.EACCES
-    assert list(tmp_path.iterdir()) == [file]
