@@ -89,6 +89,9 @@ class Soak:
     def calm(self, deadline_s: float) -> dict[str, int]:
         """Passes over a cluster that works, until every task succeeded."""
         self.cluster.run(["scancel", "-p", "high"], user="root", check=False)
+        for fleet in self.fleets:
+            # A job that was cancelled by hand is replaced only after somebody says so, or half an hour.
+            self.lab.call("fleet", "drain", fleet, "--resume")
         until_s = time.monotonic() + deadline_s
         turn = 0
         while True:
