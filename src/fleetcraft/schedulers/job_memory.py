@@ -22,12 +22,15 @@ from fleetcraft.schedulers.slurm_verdict import (
     Evidence,
     ExitRecord,
     Policy,
+    lacks_exit_code,
     reconcile,
     view,
 )
 
-# A queue that calls a job ended is asked about its exit code in accounting so often; that one may lag for ever.
+# A job that the queue calls ended is looked up in accounting for its exit code so often and so long: that one may lag
+# for ever, and by half a minute after a restart of its database daemon.
 _EXIT_CODE_LOOKS = 3
+_EXIT_CODE_WAIT_S = 60.0
 _MAY_RETURN = frozenset({"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"})
 
 
@@ -42,6 +45,7 @@ class _Known:
     missing_since_s: float | None = None
     polls_missing: int = 0
     looks_after_end: int = 0
+    ended_since_s: float | None = None
     is_settled: bool = False  # nothing can change any more
     exit_record: ExitRecord | None = None
     is_taken: bool = False  # the queue shows another job under its id
@@ -238,14 +242,17 @@ class JobMemory:
         answer: AccountAnswer | None,
     ) -> bool:
         if not terminal:
-            known.looks_after_end = 0
+            known.looks_after_end, known.ended_since_s = 0, None
             return False
         known.looks_after_end += 1
+        if known.ended_since_s is None:
+            known.ended_since_s = self._clock.mono()
         if row is not None and row.state.phase != "terminal":
             return False
-        has_end = account is not None and account.latest.state.phase == "terminal"
+        has_end = account is not None and account.latest.state.phase == "terminal" and not lacks_exit_code(account)
         without = answer is not None and answer.query == "disabled"
-        return has_end or without or known.looks_after_end >= _EXIT_CODE_LOOKS
+        waited_s = self._clock.mono() - known.ended_since_s
+        return has_end or without or (known.looks_after_end >= _EXIT_CODE_LOOKS and waited_s >= _EXIT_CODE_WAIT_S)
 
     def from_queue(self, row: QueueRow, cluster: str | None) -> JobView:
         """The view of a row of a listing, which is remembered too."""

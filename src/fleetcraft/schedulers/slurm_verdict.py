@@ -239,10 +239,15 @@ def _who_cancelled(ended: StateReading, account: AccountJob | str | None) -> str
 
 
 def _column(account: AccountJob | str | None, ended: StateReading) -> tuple[int | None, int | None, str | None]:
-    if not isinstance(account, AccountJob) or account.latest.state.state != ended.state:
+    if not isinstance(account, AccountJob) or account.latest.state.state != ended.state or lacks_exit_code(account):
         return None, None, None
     found = read_exit(ended.state, account.latest.exit_text)
     return found.exit, found.signal, found.cause
+
+
+def lacks_exit_code(account: AccountJob) -> bool:
+    """True for a failure that is shown with 0:0: for some seconds the row has the state, and not yet the code."""
+    return account.latest.state.outcome == "failed" and account.latest.exit_text.strip() in ("", "0:0")
 
 
 def _with_record(

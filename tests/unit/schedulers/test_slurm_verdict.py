@@ -169,3 +169,9 @@ def test_numbers_in_the_place_of_a_signal_are_none():
     for column, signal in (("0:11", 11), ("0:125", None), ("0:53", None), ("3:0", None)):
         row = _ENDED.replace("9:0", column)
         assert reconcile(Evidence(account=read_sacct(row, "", 0).of("75"))).signal == signal
+
+
+def test_a_failure_without_code_or_signal_is_one_whose_code_was_not_told_yet():
+    for column, code in (("0:0", None), ("7:0", 7)):
+        verdict = reconcile(Evidence(queue="FAILED", account=read_sacct(_ENDED.replace("9:0", column), "", 0).of("75")))
+        assert (verdict.job_state, verdict.exit_code) == (JobState.FAILED, code)
