@@ -74,10 +74,6 @@ def weigh(view: JobView, identity: Identity) -> JobWord:
         return JobWord(ended=True, cause=_CAUSES[word], text=text)
     if _began_anew(view, identity):
         return JobWord(ended=True, cause=LossCause.NODE_GONE, text="it was requeued and began anew since")
-    if view.state is JobState.RUNNING and view.start_utc is not None:
-        if view.start_utc > identity.created_utc + ANEW_AFTER_S:
-            return JobWord(ended=True, cause=LossCause.NODE_GONE, text="it was requeued and began anew since")
-        return JobWord(ended=False, text=text)
     if view.state is JobState.LOST and word not in _CAUSES:
         return JobWord(ended=None, text=f"{text}; absence alone is no proof")
     if view.state.ended:
@@ -93,7 +89,10 @@ def is_earlier_run(identity: Identity, own: Identity) -> bool:
 
 
 def _began_anew(view: JobView, identity: Identity) -> bool:
-    """By the scheduler's own count, which needs no clock."""
+    """By the scheduler's own count, which needs no clock, or by a start long after the life began."""
+    begun_utc = view.start_utc if view.state is JobState.RUNNING else None
+    if begun_utc is not None and begun_utc > identity.created_utc + ANEW_AFTER_S:
+        return True
     if view.state not in (JobState.RUNNING, JobState.ENDING) or view.restarts is None:
         return False
     return identity.job_restarts is not None and view.restarts > identity.job_restarts
