@@ -1,9 +1,55 @@
-"""The sensor seam: which GPUs there are, and what one of them holds now."""
+"""The sensor seam: which GPUs there are, and what each of them does now; every value may be absent, with a reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
+
+
+class Reason(StrEnum):
+    """Why a value is absent. The order is that of the bits in a segment's mask: only ever add at the end."""
+
+    UNSUPPORTED = "unsupported"  # not on this GPU
+    NO_PERMISSION = "no_permission"
+    OLD_DRIVER = "old_driver"  # the driver lacks the call
+    NO_DRIVER = "no_driver"
+    DRIVER_MISMATCH = "driver_library_mismatch"
+    LOST = "lost"  # the GPU fell off the bus
+    RESET_REQUIRED = "reset_required"
+    HUNG = "hung"  # the call is still out after its deadline
+    BLANK = "blank"  # a sentinel stands where a number should
+    NOT_FOUND = "not_found"
+    NAN = "nan"
+    MIG = "mig"  # the parent of MIG instances has no such value
+    PARSE = "parse"  # text that is no number and no known token
+    RACY = "racy"  # a process vanished between list and read
+    UNTRUSTED = "untrusted"  # this driver is known to tell it wrongly
+    UNIFIED = "unified_memory"
+    TOO_SOON = "interval_too_short"
+    IMPLAUSIBLE = "implausible"
+    SHARED = "reported_elsewhere"  # told once for several devices, on another one of them
+    ERROR = "error"  # any other error of the driver, this time
+
+
+class DeviceState(StrEnum):
+    """What the sensor can say of a device as a whole."""
+
+    OK = "ok"
+    LOST = "lost"
+    HUNG = "hung"
+    RESET_REQUIRED = "reset_required"
+    BROKEN = "broken"  # it is there, and every question fails
+
+
+class HostState(StrEnum):
+    """What the sensor can say of a host as a whole."""
+
+    OK = "ok"
+    NO_GPU = "no_gpu"
+    BROKEN = "telemetry_broken"  # a driver is there and does not serve us; jobs may be fine
+    HUNG = "hung"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +60,12 @@ class Device:
     index: int
     name: str
     memory_bytes: int | None
+    parent: str = ""  # the UUID of the GPU that this MIG instance is cut from
+    bus_id: str = ""
+    vendor: str = "nvidia"
+    power_limit_w: float | None = None
+    multiprocessors: int | None = None
+    max_sm_clock_mhz: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +75,36 @@ class Occupancy:
     used_bytes: int | None
     pids: tuple[int, ...] | None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds a device; its memory is its own, never the device's."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One device at one moment. `values` has the names of `fields.FIELDS`; a name in `reasons` is absent there."""
+
+    uuid: str
+    state: DeviceState = DeviceState.OK
+    values: Mapping[str, float] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    processes: tuple[GpuProcess, ...] | None = None
+    notes: tuple[str, ...] = ()  # clamped, untrusted, and the like; said once per change by the sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """All devices of a host at one moment. A device known before is never left out: it comes as lost or hung."""
+
+    state: HostState
+    readings: tuple[Reading, ...] = ()
+    reason: str = ""
+    driver: str = ""
 
 
 class Sensor(Protocol):
@@ -37,4 +119,8 @@ class Sensor(Protocol):
 
     def occupancy(self, uuid: str) -> Occupancy:
         """Memory in use and the processes that hold it."""
+        ...
+
+    def read(self) -> Sweep:
+        """Everything about every device, now; it never takes longer than the sensor's deadline."""
         ...

@@ -1,0 +1,1 @@
+"""Pages and figures for people, drawn from what the read models say."""
