@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.policy import ClusterPolicy
 from tests.cluster.slurm_cluster import LOGS, SlurmCluster
 
+_HERE = Path(__file__).parent
 _CLUSTER = pytest.StashKey[SlurmCluster]()
+
+
+# Deadlines in these tests add up to more than one test may take elsewhere, and it is them that tell what was seen last.
+_TEST_S = 300
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """More time for each test here, unless the command line or the test itself says how much."""
+    if config.getoption("timeout") is not None:
+        return
+    for item in items:
+        if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TEST_S))
 
 
 class Keeping:

@@ -36,7 +36,7 @@ class Daemon:
         if self.alive:
             signal_process(self.pid, number)
 
-    def wait_gone(self, deadline_s: float = 15.0) -> None:
+    def wait_gone(self, deadline_s: float = 60.0) -> None:
         wait_for(lambda: not self.alive, f"{self.name} (pid {self.pid}) has ended", deadline_s)
 
 
@@ -111,7 +111,7 @@ class Daemons:
         ]
         return "\n".join(texts)
 
-    def wait_ready(self, daemon: Daemon, ready: Callable[[], bool], deadline_s: float = 20.0) -> None:
+    def wait_ready(self, daemon: Daemon, ready: Callable[[], bool], deadline_s: float = 60.0) -> None:
         """Wait until it answers; a daemon that ended before says why."""
 
         def look() -> bool:
@@ -121,7 +121,7 @@ class Daemons:
 
         wait_for(look, f"{daemon.name} answers", deadline_s, lambda: self.said(daemon.name))
 
-    def end(self, name: str, number: int = signal.SIGTERM, deadline_s: float = 20.0) -> None:
+    def end(self, name: str, number: int = signal.SIGTERM, deadline_s: float = 60.0) -> None:
         """End one daemon, also when it is suspended, and wait until it is gone."""
         daemon = self.find(name)
         if daemon is None:
@@ -141,7 +141,7 @@ class Daemons:
             daemon.wait_gone()
 
 
-def end_hosts(namespaces: set[int], deadline_s: float = 15.0) -> None:
+def end_hosts(namespaces: set[int], deadline_s: float = 60.0) -> None:
     """Kill every process that has one of these host names, as a power cut would: nobody gets to clean up."""
 
     def nobody_left() -> bool:

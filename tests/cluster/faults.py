@@ -50,6 +50,12 @@ class Faults(Login):
     def stop_database(self) -> None:
         self.daemons.end("slurmdbd")
 
+    def accounts_reach_the_controller(self) -> bool:
+        """Whether the accounting daemon knows where the controller listens."""
+        words = ["sacctmgr", "-n", "-P", "show", "cluster", conf.CLUSTER_NAME, "format=ControlPort"]
+        answer = self.run(words, user="root", check=False)
+        return answer.returncode == 0 and answer.stdout.strip() == str(self.site.controller_port)
+
     def pause_database(self) -> None:
         self._running("slurmdbd").send(signal.SIGSTOP)
 
@@ -117,12 +123,17 @@ class Faults(Login):
 
     def restore(self, deadline_s: float = 60.0) -> None:
         """Undo every fault and end every job, so that the next test finds the cluster as new."""
+        self.end_background()
         self.mend()
         self.cancel_all(deadline_s)
         for name, state in self.node_states().items():
             if state.startswith(("down", "drain")) and not state.endswith("*"):
                 self.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"], user="root", check=False)
         self.wait_for(self.all_idle, "every node is idle again", deadline_s, self.node_states)
+        if self.policy.accounting:
+            # A daemon that was started anew has to hear of the other first: until then no change of an account, such
+            # as a new QOS, reaches the controller.
+            self.wait_for(self.accounts_reach_the_controller, "the accounts know the controller", deadline_s)
 
     def _running(self, name: str) -> Daemon:
         daemon = self.daemons.find(name)

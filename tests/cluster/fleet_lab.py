@@ -164,10 +164,7 @@ class FleetLab:
 
     def popen(self, *words: str) -> subprocess.Popen[str]:
         """The same in the background; the test waits for it."""
-        argv = self.cluster.user_argv(self.python.argv(*words), self.env())
-        return subprocess.Popen(
-            argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        return self.cluster.popen(self.python.argv(*words), cwd=self.folder, env=self.env())
 
     # Work
 
@@ -229,7 +226,7 @@ class FleetLab:
 
         return self.cluster.wait_for(look, "every task succeeded", deadline_s, lambda: (last, self.said()))
 
-    def wait_ran(self, count: int, deadline_s: float = 30.0) -> list[Run]:
+    def wait_ran(self, count: int, deadline_s: float = 60.0) -> list[Run]:
         """Wait until so many runs began."""
 
         def look() -> list[Run] | None:
@@ -323,7 +320,7 @@ class FleetLab:
         """Job ids by token, from the accounts and the queue: what the scheduler itself says was submitted."""
         words = ["sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-E", "now+1day", "-o", "JobName,JobID"]
         text = self.cluster.run(words).stdout
-        text += self.cluster.run(["squeue", "-h", "-t", "all", "-o", "%j|%A"]).stdout
+        text += self.cluster.run(["squeue", "-h", "--me", "-t", "all", "-o", "%j|%A"]).stdout
         found: dict[str, set[str]] = {}
         for line in text.splitlines():
             name, _, job = line.rpartition("|")

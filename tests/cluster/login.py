@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from tests.cluster import conf, machine
 from tests.cluster.policy import ClusterPolicy
@@ -24,6 +26,7 @@ class Login:
     root: Path
     user: pwd.struct_passwd
     site: conf.Site
+    background: list[subprocess.Popen[str]]  # commands that a test left running
 
     # Facts
 
@@ -111,6 +114,32 @@ class Login:
             raise AssertionError(f"{' '.join(words)} ended with {answer.returncode}: {answer.stderr}{answer.stdout}")
         return answer
 
+    def popen(
+        self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, stdin: IO[str] | None = None
+    ) -> subprocess.Popen[str]:
+        """The same as the ordinary user in the background. A test waits for it; one that fails may have left it."""
+        started = subprocess.Popen(
+            self.user_argv(words, env),
+            cwd=cwd,
+            stdin=stdin or subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that what it started ends with it
+        )
+        self.background.append(started)
+        return started
+
+    def end_background(self) -> None:
+        """End the commands that still run: one of them might submit a job into the next test."""
+        while self.background:
+            started = self.background.pop()
+            if started.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
+            if started.stdout is not None and not started.stdout.closed:
+                started.communicate()
+
     def sacctmgr(self, *words: str) -> str:
         """Change or read the accounts, as the administrator, without a question."""
         return self.run(["sacctmgr", "-i", *words], user="root").stdout
@@ -161,10 +190,15 @@ class Login:
         )
 
     def cancel_all(self, deadline_s: float = 60.0) -> None:
-        """Cancel every job and wait until nothing runs: what a test on a shared cluster leaves to the next."""
+        """Cancel every job and wait until nothing waits, runs or completes: what a test leaves to the next.
+
+        The controller remembers how they ended for MinJobAge, and nothing makes it forget them earlier: no test may
+        expect `squeue --states=all` to be empty.
+        """
 
         def queue() -> list[str] | None:
-            answer = self.run(["squeue", "-h", "-o", "%A %T"], user="root", check=False)
+            # Without states it shows what has not ended, and of that which has whatever is still completing.
+            answer = self.run(["squeue", "-h", "-a", "-o", "%A %T"], user="root", check=False)
             return answer.stdout.splitlines() if answer.returncode == 0 else None
 
         def queue_is_empty() -> bool:

@@ -31,6 +31,7 @@ class SlurmCluster(Faults):
         self.root = root
         self._lock = lock
         self._keeper: int | None = None
+        self.background = []
         self.user: pwd.struct_passwd = machine.ensure_user()
         self.daemons = Daemons(root, self._daemon_environment())
         self.no_cgroups: str | None = None  # the reason why the kernel does not keep memory in bounds
@@ -60,6 +61,7 @@ class SlurmCluster(Faults):
 
     def close(self) -> None:
         """Take it down. A second call does nothing."""
+        self.end_background()
         if self._lock.is_held:
             take_down(self.root)
             self._lock.release()
@@ -87,7 +89,7 @@ class SlurmCluster(Faults):
             self.start_controller()
             for name in self.node_names:
                 self._spawn_node(name)
-        self.wait_for(self.all_idle, "every node is idle", 30.0, self.node_states)
+        self.wait_for(self.all_idle, "every node is idle", 60.0, self.node_states)
 
     def _choose_site(self, policy: ClusterPolicy) -> None:
         first = machine.free_ports(policy.nodes + 2)

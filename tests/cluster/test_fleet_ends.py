@@ -38,7 +38,7 @@ def test_a_drain_leaves_a_job_alone_that_began_after_the_last_poll(lab, cluster)
 
 def test_a_cancel_lets_such_a_job_save_first(lab, cluster):
     names, job = runs_but_known_as_waiting(lab, cluster, 60.0)
-    answer = lab.call("fleet", "cancel", "main", "--save", "1s")
+    answer = lab.call("fleet", "cancel", "main", "--save", "5s")
     assert answer.returncode == 0, (answer.stdout, answer.stderr)
     cluster.wait_job(job, "COMPLETED", "CANCELLED", "FAILED")
     assert lab.runs()

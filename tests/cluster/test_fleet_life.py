@@ -20,15 +20,16 @@ def lab(cluster) -> FleetLab:
 def test_a_fleet_works_on_several_nodes_and_lets_go_of_them(lab, cluster):
     names = lab.enqueue([f"t{n}" for n in range(60)], 0.5)
     job = lab.submit_one("main", "--nodes", "4", "--idle-exit", f"{IDLE_EXIT_S}s")
-    lab.wait_done(60.0)
-    cluster.wait_job(job, "COMPLETED", deadline_s=30.0)
+    lab.wait_done()
+    cluster.wait_job(job, "COMPLETED")
     runs = lab.check_work(names)
     assert {run.node for run in runs} == set(cluster.node_names)
     start, end = lab.times(job)
-    # Both bounds are generous here; what was measured is in the bench.
-    assert min(run.begin_utc for run in runs) - start < 6.0
+    # Both bounds are generous here, for a machine with other work, and below the pause between two polls, which neither
+    # may wait for; what was measured is in the bench.
+    assert min(run.begin_utc for run in runs) - start < 10.0
     last = max(run.end_utc for run in runs)
-    assert end - last < IDLE_EXIT_S + 6.0
+    assert end - last < IDLE_EXIT_S + 10.0
     status = lab.status()
     assert (status["standing"], status["unfinished"]) == ("done", 0)
     assert lab.check_single_submissions() == 1
@@ -89,7 +90,7 @@ def test_a_held_node_goes_back_when_the_command_that_holds_it_is_killed(lab, clu
         job = cluster.wait_for(lambda: lab.job_of(lab.tokens("devnode")[0]), "a job stands for it")
         cluster.wait_job(job, "RUNNING")
         holder.terminate()
-        holder.communicate(timeout=30)
+        holder.communicate(timeout=60)
         cluster.wait_job(job, "CANCELLED", "COMPLETED")
     finally:
         holder.kill()
@@ -114,7 +115,8 @@ def test_a_smoke_job_gives_a_verdict_for_each_check(lab, cluster):
 
 
 def test_a_drained_fleet_ends_what_runs_and_takes_nothing_new(lab, cluster):
-    names = lab.enqueue([f"t{n}" for n in range(12)], 2.0)
+    # More than can be begun before the word arrives, however slow this machine is.
+    names = lab.enqueue([f"t{n}" for n in range(80)], 2.0)
     job = lab.submit_one("main", "--nodes", "2", "--idle-exit", "60s")
     lab.wait_ran(4)
     begun = len(lab.runs())
@@ -136,7 +138,7 @@ def test_a_cancelled_fleet_gives_its_work_back_first(lab, cluster):
     lab.wait_ran(4)
     report = lab.ask("fleet", "cancel", "main", "--save", "20s")
     assert report["left"] == []
-    assert report["waited_s"] < 15
+    assert report["waited_s"] < 20  # not until the time to save is over
     assert lab.counts()["waiting"] == len(names)
     assert sorted(run.task for run in lab.runs() if run.saved) == names
     # The workers left by themselves; whether the job ended by that or by the cancel is a matter of moments.
@@ -144,7 +146,7 @@ def test_a_cancelled_fleet_gives_its_work_back_first(lab, cluster):
     assert {attempt["cause"] for name in names for attempt in lab.attempts(name)} == {"checkpointed"}
     assert lab.ensure()["action"] == "nothing"
     lab.submit_one("main", "--nodes", "2", "--idle-exit", "3s")
-    lab.wait_done(30.0)
+    lab.wait_done()
     lab.check_work(names)
 
 

@@ -29,7 +29,7 @@ def test_passes_grow_with_the_backlog_by_one_job_each_and_give_back_what_is_not_
     assert "3 is the most" in report["reason"]
     # Somebody else does the work.
     lab.call("worker", "run", "--idle-exit", "0s", "--cpus", "2", "--quiet")
-    lab.wait_done(20.0)
+    lab.wait_done()
     given_back = [lab.ensure() for _ in range(3)]
     assert [report["action"] for report in given_back] == ["cancel"] * 3, given_back
     assert lab.ensure()["action"] == "nothing"
@@ -44,7 +44,7 @@ def test_two_passes_at_once_make_one_job(lab, cluster):
     lab.enqueue([f"t{n}" for n in range(40)], 0.1)
     lab.submit("main", "--nodes", "1", "--max-nodes", "2", "--time", "2m", "--idle-exit", "5s")
     passes = [lab.popen("fleet", "ensure", "main", "--json") for _ in range(3)]
-    answers = [one.communicate(timeout=60) for one in passes]
+    answers = [one.communicate(timeout=120) for one in passes]
     assert [one.returncode for one in passes if one.returncode not in (0, 4, 75)] == [], answers
     submitted = [json.loads(out)["action"] for out, _ in answers].count("submit")
     assert (submitted, len(lab.tokens())) == (1, 2), answers
@@ -79,7 +79,7 @@ def test_a_node_that_failed_twice_is_left_out_of_the_successor(lab, cluster, pol
     for _ in range(2):
         cluster.wait_job(job, "RUNNING")
         cluster.kill_node(bad)
-        cluster.wait_job(job, "NODE_FAIL", deadline_s=30.0 + policy.slurmd_timeout_s)
+        cluster.wait_job(job, "NODE_FAIL", deadline_s=60.0 + 3 * policy.slurmd_timeout_s)
         cluster.start_node(bad)
         cluster.wait_for(lambda: cluster.node_states()[bad] == "idle", "the node is back", seen=cluster.node_states)
         report = lab.ask("fleet", "renew", "main")
@@ -87,6 +87,10 @@ def test_a_node_that_failed_twice_is_left_out_of_the_successor(lab, cluster, pol
         job = int(report["submitted"]["job"])
     assert cluster.job(job)["ExcNodeList"] == bad
     assert cluster.job_state(job) == "PENDING"
+
+
+def all_jobs(lab: FleetLab) -> set[str]:
+    return {job for jobs in lab.jobs_by_token().values() for job in jobs}
 
 
 def decisions(lab: FleetLab, *options: str, code: int) -> dict[str, str]:
@@ -97,7 +101,7 @@ def decisions(lab: FleetLab, *options: str, code: int) -> dict[str, str]:
 
 def test_a_shape_that_can_never_start_is_refused_with_the_reason(lab, cluster, policy):
     lab.enqueue(["a"], 1)
-    before = lab.jobs_by_token()
+    before = all_jobs(lab)
     refused = decisions(lab, "--gpus-per-node", str(policy.gpus_per_node + 1), code=4)
     assert set(refused) == {"shape"}, refused
     refused = decisions(lab, "--nodes", "9", code=4)
@@ -105,7 +109,8 @@ def test_a_shape_that_can_never_start_is_refused_with_the_reason(lab, cluster, p
     refused = decisions(lab, "--time", "3d", code=4)
     assert refused, refused
     assert lab.tokens() == []
-    assert lab.jobs_by_token() == before
+    # Older ones may be forgotten meanwhile; a new one there is not.
+    assert all_jobs(lab) <= before
 
 
 def test_limits_of_the_site_are_kept(lab, cluster):
@@ -113,6 +118,8 @@ def test_limits_of_the_site_are_kept(lab, cluster):
     lab.enqueue(["a"], 1)
     cluster.sacctmgr("add", "qos", "small", "MaxWall=00:05:00", "MaxSubmitJobsPerUser=1")
     cluster.sacctmgr("modify", "user", "fcuser", "set", "qos+=small")
+    # Work of the same user under another QOS takes nothing of this one.
+    cluster.sbatch("-N1", script="sleep 600")
     try:
         refused = decisions(lab, "--qos", "small", "--time", "10m", code=4)
         assert set(refused) == {"limits"}, refused
@@ -120,6 +127,31 @@ def test_limits_of_the_site_are_kept(lab, cluster):
         refused = decisions(lab, "--qos", "small", "--time", "4m", "--max-nodes", "4", code=4)
         assert set(refused) == {"limits"}, refused
     finally:
+        cluster.cancel_all()
+        cluster.sacctmgr("modify", "user", "fcuser", "set", "qos-=small")
+        cluster.sacctmgr("delete", "qos", "small")
+    assert lab.check_single_submissions() == 1
+
+
+def test_a_job_that_is_completing_leaves_its_place_to_the_next(lab, cluster):
+    """As the scheduler has it: the place under a limit is free once a job has ended, although its node is not."""
+    lab.enqueue(["a"], 1)
+    cluster.sacctmgr("add", "qos", "small", "MaxSubmitJobsPerUser=1")
+    cluster.sacctmgr("modify", "user", "fcuser", "set", "qos+=small")
+    words = ("--qos", "small", "--time", "4m")
+    try:
+        job = cluster.sbatch("-N1", "-w", "n1", "--qos=small", script="sleep 600")
+        cluster.wait_job(job, "RUNNING")
+        assert set(decisions(lab, *words, code=4)) == {"limits"}
+        cluster.pause_node("n1")  # nobody there hears of the end
+        cluster.run(["scancel", str(job)])
+        cluster.wait_job(job, "COMPLETING", "CANCELLED")
+        # Its node goes down and comes back by and by: whatever of the end is seen then, it holds no place.
+        (made,) = lab.submit("main", "--nodes", "1", *words)
+        cluster.resume_node("n1")
+        cluster.wait_job(int(made["job"]), "PENDING", "RUNNING", "COMPLETED")
+    finally:
+        cluster.resume_node("n1")
         cluster.cancel_all()
         cluster.sacctmgr("modify", "user", "fcuser", "set", "qos-=small")
         cluster.sacctmgr("delete", "qos", "small")

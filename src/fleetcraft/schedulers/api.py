@@ -115,6 +115,8 @@ class JobView:
     reason: str = ""  # the scheduler's reason, as it gave it
     reason_text: str = ""  # the same in a sentence
     partition: str = ""
+    qos: str = ""  # empty, as the account: not told, so that it may be any
+    account: str = ""
     submit_utc: float | None = None
     start_utc: float | None = None
     end_utc: float | None = None  # for a running job: when its time limit is reached
@@ -178,7 +180,11 @@ class PartitionLimits:
 class AccountLimits:
     """What an association or a QOS leaves to this user. None: not limited."""
 
-    where: str  # association ACCOUNT/USER, or QOS NAME
+    where: str  # for a person: association ACCOUNT/USER, QOS NAME, or the profile
+    # Whose jobs it limits. Empty: not only those of one QOS, account or partition.
+    qos: str = ""
+    account: str = ""
+    partition: str = ""
     max_jobs: int | None = None
     max_submit: int | None = None
     max_nodes: int | None = None  # over all jobs

@@ -206,6 +206,8 @@ class LocalScheduler:
             reason=reason,
             reason_text=_REASONS.get(reason, reason),
             partition=_PARTITION,
+            qos=str(request.get("qos") or ""),
+            account=str(request.get("account") or ""),
             submit_utc=_modified_utc(folder),
             start_utc=began.get("at_utc"),
             end_utc=end.get("end_utc") if end else began.get("limit_utc"),

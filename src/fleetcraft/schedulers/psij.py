@@ -268,6 +268,8 @@ class PsijScheduler:
             token=token,
             reason=(status.message or "") if status is not None else "",
             reason_text=(status.message or "") if status is not None else "",
+            qos=str(record.get("qos") or ""),
+            account=str(record.get("account") or ""),
             submit_utc=record.get("at_utc"),
             start_utc=known.began[1] if known.began is not None else None,
             end_utc=known.ended[1] if known.ended is not None else None,

@@ -89,6 +89,8 @@ class PsijRecords:
             "nodes": request.nodes,
             "gpus": request.nodes * request.gpus_per_node,
             "time_limit_s": request.time_limit_s,
+            "qos": request.qos,
+            "account": request.account,
         }
         self._write(token, asked)
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from fleetcraft.schedulers.slurm_causes import is_bad
 from fleetcraft.schedulers.slurm_ids import JobId, parse_job_id
-from fleetcraft.schedulers.slurm_lines import whole_lines
+from fleetcraft.schedulers.slurm_lines import told, whole_lines
 from fleetcraft.schedulers.slurm_states import ACTIVE, StateReading, read_state
 from fleetcraft.schedulers.slurm_times import epoch_utc
 
@@ -30,7 +30,7 @@ ACCOUNT_FIELDS = (
     "NodeList",
 )
 # What a person wrote comes last: it takes all that is left of its row.
-ACCOUNT_FIND_FIELDS = (*ACCOUNT_FIELDS, "JobName")
+ACCOUNT_FIND_FIELDS = (*ACCOUNT_FIELDS, "Account", "QOS", "JobName")
 STEP_FIELDS = (*ACCOUNT_FIELDS, "MaxRSS", "TotalCPU", "AllocTRES")
 # The clock of the controller may be behind ours by so much.
 SKEW_S = 300.0
@@ -51,6 +51,8 @@ class AccountRow:
     start_utc: float | None = None
     end_utc: float | None = None
     nodes_text: str = ""
+    account: str = ""
+    qos: str = ""
     name: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -222,7 +224,7 @@ def _builder(fields: tuple[str, ...], utc_offset_s: float | None) -> Callable[[l
     place = {name: number for number, name in enumerate(fields)}
     # A column that was not asked for is found in the empty cell behind the last one.
     at = [place.get(name, len(fields)) for name in ACCOUNT_FIND_FIELDS]
-    i_id, i_raw, i_state, i_exit, i_derived, i_submit, i_start, i_end, i_nodes, i_name = at
+    i_id, i_raw, i_state, i_exit, i_derived, i_submit, i_start, i_end, i_nodes, i_account, i_qos, i_name = at
     others = [(name, number) for name, number in place.items() if name not in ACCOUNT_FIND_FIELDS]
 
     def build(cells: list[str]) -> AccountRow | None:
@@ -240,6 +242,8 @@ def _builder(fields: tuple[str, ...], utc_offset_s: float | None) -> Callable[[l
             start_utc=epoch_utc(cells[i_start], utc_offset_s),
             end_utc=epoch_utc(cells[i_end], utc_offset_s),
             nodes_text=cells[i_nodes],
+            account=told(cells[i_account]),
+            qos=told(cells[i_qos]),
             name=cells[i_name],
             more={name: cells[number] for name, number in others} if others else _NOTHING_MORE,
         )

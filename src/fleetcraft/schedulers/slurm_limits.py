@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fleetcraft.schedulers.api import AccountLimits
 from fleetcraft.schedulers.slurm_commands import ASSOCIATION_FIELDS, QOS_FIELDS
@@ -22,7 +23,8 @@ def read_associations(text: str) -> tuple[tuple[AccountLimits, ...], tuple[str, 
         where = f"association {row['Account']}/{row['User']}"
         if row["Partition"]:
             where += f" in {row['Partition']}"
-        found.append(_limits(where, row, max_jobs="MaxJobs", max_submit="MaxSubmit", max_tres="GrpTRES"))
+        limits = _limits(where, row, max_jobs="MaxJobs", max_submit="MaxSubmit", max_tres="GrpTRES")
+        found.append(replace(limits, account=row["Account"], partition=row["Partition"]))
     return tuple(found), problems
 
 
@@ -33,7 +35,8 @@ def read_qos(text: str) -> tuple[tuple[AccountLimits, ...], tuple[str, ...]]:
     for row in rows:
         row["MaxTRESPU"] = row["MaxTRESPU"] or row["GrpTRES"]
         where = f"QOS {row['Name']}"
-        found.append(_limits(where, row, max_jobs="MaxJobsPU", max_submit="MaxSubmitPU", max_tres="MaxTRESPU"))
+        limits = _limits(where, row, max_jobs="MaxJobsPU", max_submit="MaxSubmitPU", max_tres="MaxTRESPU")
+        found.append(replace(limits, qos=row["Name"]))
     return tuple(found), problems
 
 

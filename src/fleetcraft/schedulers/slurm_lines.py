@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+_NOTHING = frozenset({"", "(null)", "N/A", "n/a", "Unknown"})
+
+
+def told(cell: str) -> str:
+    """A column that holds a name; empty when Slurm has none to tell."""
+    cell = cell.strip()
+    return "" if cell in _NOTHING else cell
+
 
 def whole_lines(out: str, separator: str, *, names_last: bool) -> tuple[list[str], str]:
     """The rows, and what follows the last line end: a row that was cut off, empty when the text is whole.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fleetcraft.schedulers.slurm_ids import JobId, parse_job_id
-from fleetcraft.schedulers.slurm_lines import whole_lines
+from fleetcraft.schedulers.slurm_lines import told, whole_lines
 from fleetcraft.schedulers.slurm_reasons import DEAD, ReasonReading, failed_parents, read_reason
 from fleetcraft.schedulers.slurm_states import StateReading, read_state
 from fleetcraft.schedulers.slurm_times import duration_s, epoch_utc
@@ -32,14 +32,16 @@ _LETTERS = {
     "gres": "%b",
     "dependency": "%E",
     "user": "%u",
+    "account": "%a",
+    "qos": "%q",
     "comment": "%k",
     "name": "%j",
 }
 # The last field may hold whatever a person wrote; it takes all that is left of its row.
 QUEUE_HOT = ("id", "state", "submit", "start", "end", "limit", "partition", "node_count", "nodes", "reason")
 # Ids are used again: only a row that tells whose job it is may speak for one.
-QUEUE_LOOK = (*QUEUE_HOT, "comment", "name")
-QUEUE_WIDE = (*QUEUE_HOT, "gres", "dependency", "comment", "name")
+QUEUE_LOOK = (*QUEUE_HOT, "account", "qos", "comment", "name")
+QUEUE_WIDE = (*QUEUE_HOT, "gres", "dependency", "account", "qos", "comment", "name")
 # At most this much of what cannot be read is shown.
 _SHOWN = 120
 
@@ -66,6 +68,8 @@ class QueueRow:
     gres: str = ""
     dependency: str = ""
     user: str = ""
+    account: str = ""
+    qos: str = ""
     comment: str = ""
     name: str = ""
 
@@ -227,7 +231,7 @@ def _builder(fields: tuple[str, ...]) -> Callable[[Sequence[str]], QueueRow | No
     blank = len(fields)
     at = [place.get(name, blank) for name in _LETTERS]
     (i_id, i_state, i_submit, i_start, i_end, i_limit, i_part, i_count) = at[:8]
-    (i_nodes, i_reason, i_gres, i_dep, i_user, i_comment, i_name) = at[8:]
+    (i_nodes, i_reason, i_gres, i_dep, i_user, i_account, i_qos, i_comment, i_name) = at[8:]
 
     def build(cells: Sequence[str]) -> QueueRow | None:
         cells = [*cells, ""]
@@ -248,6 +252,8 @@ def _builder(fields: tuple[str, ...]) -> Callable[[Sequence[str]], QueueRow | No
             cells[i_gres],
             cells[i_dep],
             cells[i_user],
+            told(cells[i_account]),
+            told(cells[i_qos]),
             cells[i_comment],
             cells[i_name],
         )

@@ -412,6 +412,8 @@ def view(
         reason=reason,
         reason_text=read_reason(reason).sentence if reason else "",
         partition=(queue.partition if queue else "") or (last.partition if last else ""),
+        qos=(queue.qos if queue else "") or (row.qos if row else "") or (last.qos if last else ""),
+        account=(queue.account if queue else "") or (row.account if row else "") or (last.account if last else ""),
         submit_utc=_first(queue and queue.submit_utc, row and row.submit_utc, last and last.submit_utc),
         start_utc=None if never_ran else _start_utc(queue, row, last, waits=waits),
         end_utc=_first(row and row.end_utc, queue and queue.end_utc, last and last.end_utc),

@@ -13,13 +13,27 @@ from fleetcraft.schedulers.slurm import SlurmScheduler
 from fleetcraft.schedulers.slurm_verdict import Policy
 from fleetcraft.testing.scheduler_memory import MemoryScheduler
 from fleetcraft.transports.local import LocalTransport
+from tests.cluster import conf
 from tests.cluster.policy import ClusterPolicy
 from tests.cluster.slurm_cluster import SlurmCluster
 from tests.conformance.schedulers.sites import LoginTransport, Site
 from tests.support.waiting import wait_for
 
 _ALL = frozenset(
-    {"begin", "hold", "signal", "time_limit", "early_signal", "runs", "lookup", "nodes", "depends", "attach", "mine"}
+    {
+        "begin",
+        "hold",
+        "signal",
+        "time_limit",
+        "early_signal",
+        "runs",
+        "lookup",
+        "nodes",
+        "depends",
+        "attach",
+        "mine",
+        "account",
+    }
 )
 _CAN = {
     "local": _ALL,
@@ -92,6 +106,7 @@ def slurm_site(cluster: SlurmCluster, tmp_path) -> Iterator[Site]:
         again=again,
         transport=transport,
         shortest_limit_s=60.0,
+        account=conf.ACCOUNT,
         question="squeue",
     )
     cluster.cancel_all()

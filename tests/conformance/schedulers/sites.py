@@ -101,6 +101,8 @@ class Site:
     transport: Transport
     unknown_id: str = "99999999"
     shortest_limit_s: float = 1.0
+    account: str = "lab"
+    qos: str = "normal"
     question: str = ""  # the program whose failure leaves `observe` without an answer
 
     def request(self, *lines: str, **wishes: Any) -> JobRequest:

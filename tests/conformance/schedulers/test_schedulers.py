@@ -198,6 +198,20 @@ def test_mine_shows_our_jobs_with_their_tokens(site):
     site.scheduler.cancel([ref])
 
 
+@needs("account")
+def test_a_job_tells_its_account_and_qos(site):
+    ref = site.submit("sleep 60", account=site.account, qos=site.qos)
+    for view in (site.scheduler.mine().jobs[str(ref)], site.view(ref)):
+        assert (view.account, view.qos) == (site.account, site.qos)
+    site.scheduler.cancel([ref])
+    # Also for who meets it only when it has ended.
+    again = site.again(None)
+    ended = wait_for(
+        lambda: (view := again.observe([ref]).jobs.get(str(ref))) and view.state.ended and view, "it has ended"
+    )
+    assert (ended.account, ended.qos) == (site.account, site.qos)
+
+
 @needs("attach")
 def test_another_process_sees_the_job_through_and_can_end_it(site):
     ref = site.submit("sleep 300")

@@ -141,6 +141,13 @@ def test_jobs_share_the_nodes_and_wait_for_enough_of_them(local):
     wait(local, "fctwo", JobState.RUNNING)
 
 
+def test_a_job_tells_the_qos_and_the_account_that_were_asked_for(local):
+    local.submit(request("fcone", "sleep 300", qos="normal", account="lab"))
+    local.submit(request("fctwo", "sleep 300"))
+    told = {view.token: (view.qos, view.account) for view in local.mine().jobs.values()}
+    assert told == {"fcone": ("normal", "lab"), "fctwo": ("", "")}
+
+
 def test_what_ignores_the_polite_signal_is_killed(local, root):
     local.submit(request("fcone", "trap '' TERM; (trap '' TERM; setsid sleep 300) & while true; do sleep 0.1; done"))
     wait(local, "fcone", JobState.RUNNING)

@@ -84,6 +84,15 @@ def test_a_submission_gives_the_id_and_is_found_by_its_token(tmp_path, executor)
     assert scheduler.find("fcaaaaaaaaaa").answered
 
 
+def test_a_job_tells_what_account_it_was_submitted_with(tmp_path):
+    login = Played(squeue=says("JOBID ST REASON\n17 R None\n"), sbatch=says("Submitted batch job 17\n"))
+    scheduler = PsijScheduler("slurm", str(tmp_path), transport=login)
+    ref = scheduler.submit(request(account="lab")).ref
+    assert ref is not None
+    view = PsijScheduler("slurm", str(tmp_path), transport=login).observe([ref]).jobs[str(ref)]
+    assert (view.account, view.qos) == ("lab", "")
+
+
 @pytest.mark.parametrize(
     ("executor", "text", "state"),
     (

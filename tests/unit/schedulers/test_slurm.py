@@ -53,7 +53,8 @@ def _cells(job, state, reason, nodes="n1"):
 
 
 def _names(token):
-    return [f"fleetcraft:{token}", f"x.{token}"] if token else ["(null)", "x"]
+    """Account and QOS, the comment, the name."""
+    return ["lab", "normal", *((f"fleetcraft:{token}", f"x.{token}") if token else ("(null)", "x"))]
 
 
 def queue_row(job, state="RUNNING", reason="None", token=""):
@@ -67,7 +68,20 @@ def wide_row(job, token, state="PENDING", nodes="n1"):
 
 def account_row(job, state="COMPLETED", code="0:0", submit=1700000000, token="", nodes="n1"):
     name = f"x.{token}" if token else "x"
-    cells = (str(job), str(job), state, code, "0:0", str(submit), "1700000010", "1700000100", nodes, name)
+    cells = (
+        str(job),
+        str(job),
+        state,
+        code,
+        "0:0",
+        str(submit),
+        "1700000010",
+        "1700000100",
+        nodes,
+        "lab",
+        "normal",
+        name,
+    )
     return US.join(cells) + "\n"
 
 
@@ -464,6 +478,23 @@ def test_a_listing_takes_nothing_over_from_the_job_that_had_the_id(clock):
     slurm.observe([JobRef(id="17")])
     seen = slurm.mine().jobs["17"]
     assert (seen.token, seen.state, seen.restarts) == (OTHER, JobState.RUNNING, None)
+
+
+def test_every_source_tells_the_account_and_the_qos_and_what_was_told_stays(clock):
+    login = Login(sbatch="17\n", squeue=["", wide_row(17, TOKEN, "RUNNING"), queue_row(17, token=TOKEN), ""])
+    login.answers["sacct"] = [account_row(17, token=TOKEN)]
+    slurm = adapter(login, clock)
+    ref = slurm.submit(request()).ref
+    looks = [slurm.mine().jobs["17"], slurm.observe([ref]).jobs["17"], slurm.observe([ref]).jobs["17"]]
+    assert [view.state for view in looks] == [JobState.RUNNING, JobState.RUNNING, JobState.DONE]
+    assert {(view.account, view.qos) for view in looks} == {("lab", "normal")}
+    # Another process that meets it only in accounting.
+    late = adapter(Login(squeue="", sacct=account_row(17, token=TOKEN)), clock).observe([ref]).jobs["17"]
+    assert (late.account, late.qos) == ("lab", "normal")
+    # A site without accounts has nothing to tell.
+    row = wide_row(18, OTHER).replace(f"{US}lab{US}normal{US}", f"{US}(null){US}(null){US}")
+    view = adapter(Login(squeue=row), clock).mine().jobs["18"]
+    assert (view.account, view.qos) == ("", "")
 
 
 def test_a_row_whose_name_and_comment_the_site_rewrote_may_be_ours(clock):

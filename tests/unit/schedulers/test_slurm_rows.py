@@ -9,20 +9,20 @@ import pytest
 from fleetcraft.schedulers.slurm_accounting import ACCOUNT_FIND_FIELDS, STEP_FIELDS, read_sacct
 from fleetcraft.schedulers.slurm_args import token_in
 from fleetcraft.schedulers.slurm_ids import federation_origin, parse_job_id
-from fleetcraft.schedulers.slurm_rows import QUEUE_HOT, QUEUE_WIDE, read_squeue, squeue_format
+from fleetcraft.schedulers.slurm_rows import QUEUE_HOT, QUEUE_LOOK, QUEUE_WIDE, read_squeue, squeue_format
 
 # As Slurm 22.05.8 printed them; one name has a separator of its own and line breaks.
 _WIDE = (
     "71\x1fCOMPLETED\x1f1796080807\x1f1796080808\x1f1796080809\x1f2:00\x1fgpu\x1f1\x1fn1\x1fNone\x1fN/A\x1f(null)"
-    "\x1ffleetcraft:fcaaaaaaaaaa\x1freal.fcaaaaaaaaaa\n"
+    "\x1flab\x1fnormal\x1ffleetcraft:fcaaaaaaaaaa\x1freal.fcaaaaaaaaaa\n"
     "72\x1fFAILED\x1f1796080807\x1f1796080807\x1f1796080807\x1f10:00\x1fgpu\x1f1\x1f\x1fBadConstraints\x1fgres:gpu:9"
-    "\x1f(null)\x1ffleetcraft:fcaaaaaaaaal\x1freal.fcaaaaaaaaal\n"
+    "\x1f(null)\x1flab\x1fnormal\x1ffleetcraft:fcaaaaaaaaal\x1freal.fcaaaaaaaaal\n"
     "73_[0-297:3%2]\x1fPENDING\x1f1796080807\x1fN/A\x1fN/A\x1f1-00:00:00\x1fgpu\x1f1\x1f\x1fPriority\x1fN/A"
-    "\x1fafterany:71(unfulfilled)\x1ffleetcraft:fcaaaaaaaaaf\x1freal.fcaaaaaaaaaf\n"
-    "74\x1fPENDING\x1f1796080807\x1fN/A\x1fN/A\x1f10:00\x1fgpu\x1f1\x1f\x1fJobHeldUser\x1fN/A\x1f(null)\x1fx"
+    "\x1fafterany:71(unfulfilled)\x1flab\x1f(null)\x1ffleetcraft:fcaaaaaaaaaf\x1freal.fcaaaaaaaaaf\n"
+    "74\x1fPENDING\x1f1796080807\x1fN/A\x1fN/A\x1f10:00\x1fgpu\x1f1\x1f\x1fJobHeldUser\x1fN/A\x1f(null)\x1f(null)\x1f(null)\x1fx"
     "\x1fy\x1fna|me\nsecond\tline\n9 digits\n"
     "75\x1fRUNNING\x1f1796080807\x1f1796080807\x1f1796081407\x1f10:00\x1fgpu\x1f2\x1fn[1-2]\x1fNone\x1fgres:gpu:2"
-    "\x1f(null)\x1ffleetcraft:fcaaaaaaaaab\x1freal.fcaaaaaaaaab\n"
+    "\x1f(null)\x1flab\x1fdebug\x1ffleetcraft:fcaaaaaaaaab\x1freal.fcaaaaaaaaab\n"
 )
 
 
@@ -37,12 +37,14 @@ def test_a_listing_is_read_row_by_row():
     assert (running.submit_utc, running.end_utc, running.time_limit_s) == (1796080807.0, 1796081407.0, 600)
     assert (running.node_count, running.nodes_text, running.gres) == (2, "n[1-2]", "gres:gpu:2")
     assert token_in(running.name, running.comment) == "fcaaaaaaaaab"
+    assert (running.account, running.qos) == ("lab", "debug")
     waiting = said.of("73_297")
     assert waiting is not None
     assert waiting.start_utc is None
     assert waiting.time_limit_s == 86400
     odd = said.of("74")
     assert odd is not None
+    assert (odd.account, odd.qos) == ("", "")
     assert odd.name.endswith("na|me\nsecond\tline\n9 digits")
 
 
@@ -97,6 +99,9 @@ def test_no_answer_is_no_answer():
 
 def test_the_format_asks_for_every_field_once():
     assert squeue_format(QUEUE_HOT) == "%i %T %V %S %e %l %P %D %N %r".replace(" ", "\x1f")
+    # What a person wrote stays last.
+    assert squeue_format(QUEUE_WIDE).endswith("%b %E %a %q %k %j".replace(" ", "\x1f"))
+    assert squeue_format(QUEUE_LOOK).endswith("%r %a %q %k %j".replace(" ", "\x1f"))
 
 
 def test_steps_and_columns_of_a_version_are_kept():
@@ -113,12 +118,14 @@ def test_steps_and_columns_of_a_version_are_kept():
 
 def test_a_name_with_line_breaks_costs_no_row_of_accounting():
     out = (
-        "71\x1f71\x1fCOMPLETED\x1f0:0\x1f0:0\x1f1796080807\x1f1796080807\x1f1796080808\x1fn1\x1fone\ntwo\n"
-        "72\x1f72\x1fRUNNING\x1f0:0\x1f0:0\x1f1796080807\x1f1796080807\x1fUnknown\x1fn1\x1fx.fcaaaaaaaaaa\n"
+        "71\x1f71\x1fCOMPLETED\x1f0:0\x1f0:0\x1f1796080807\x1f1796080807\x1f1796080808\x1fn1\x1flab\x1fdebug\x1fone\ntwo\n"
+        "72\x1f72\x1fRUNNING\x1f0:0\x1f0:0\x1f1796080807\x1f1796080807\x1fUnknown\x1fn1\x1f\x1fUnknown\x1fx.fcaaaaaaaaaa\n"
     )
     said = read_sacct(out, "", 0, fields=ACCOUNT_FIND_FIELDS)
     assert said.problems == ()
     assert {key: job.latest.name for key, job in said.jobs.items()} == {"71": "one\ntwo", "72": "x.fcaaaaaaaaaa"}
+    told = {key: (job.latest.account, job.latest.qos) for key, job in said.jobs.items()}
+    assert told == {"71": ("lab", "debug"), "72": ("", "")}
 
 
 def test_federated_ids_name_the_cluster_that_gave_them():
@@ -146,7 +153,7 @@ def test_ten_thousand_rows_are_read_at_once():
     queue = "".join(
         f"{1000 + number}\x1f{('RUNNING', 'PENDING')[number % 2]}\x1f{1796080000 + number}\x1f1796080807\x1f1796081407"
         f"\x1f1-00:00:00\x1fgpu\x1f2\x1fn[{number % 50}-{number % 50 + 3}]\x1fNone\x1fgres:gpu:4\x1f(null)"
-        f"\x1ffleetcraft:fcaaaaaaaaab\x1freal.fcaaaaaaaaab\n"
+        f"\x1flab\x1fnormal\x1ffleetcraft:fcaaaaaaaaab\x1freal.fcaaaaaaaaab\n"
         for number in range(10_000)
     )
     keys = [str(1000 + number) for number in range(10_000)]

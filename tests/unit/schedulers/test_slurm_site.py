@@ -80,12 +80,16 @@ def test_accounts_and_qos():
     accounts, problems = read_associations("test|acct|ann||normal,+tiny||4|9||||||\ntoo|short\n")
     assert len(problems) == 1
     assert (accounts[0].where, accounts[0].max_jobs, accounts[0].max_submit) == ("association acct/ann", 4, 9)
+    assert (accounts[0].account, accounts[0].partition, accounts[0].qos) == ("acct", "", "")
+    (inside,), _ = read_associations("test|acct|ann|gpu|normal|||||||||\n")
+    assert (inside.where, inside.account, inside.partition) == ("association acct/ann in gpu", "acct", "gpu")
     assert allowed_qos("test|acct|ann||normal,+tiny|||||||||\n") == ("normal", "tiny")
     qos, problems = read_qos(
         "normal|||||||||||cluster\ntiny||3|2|gres/gpu=3,node=4|node=2|00:05:00|gres/gpu=8||1||cluster\n"
     )
     assert problems == ()
     assert (qos[0].where, qos[0].max_submit, qos[0].max_gpus) == ("QOS normal", None, None)
+    assert (qos[0].qos, qos[0].account, qos[0].partition) == ("normal", "", "")
     tiny = qos[1]
     assert (tiny.max_jobs, tiny.max_submit, tiny.max_gpus, tiny.max_nodes) == (1, 2, 3, 4)
     assert (tiny.max_nodes_per_job, tiny.max_wall_s) == (2, 300)

@@ -106,7 +106,7 @@ def test_reasons_make_a_waiting_job_held_or_blocked():
 
 _RUNNING = (
     "75\x1fRUNNING\x1f1796080807\x1f1796080809\x1f1796081407\x1f10:00\x1fgpu\x1f2\x1fn[1-2]\x1fNone\x1fgres:gpu:2"
-    "\x1f(null)\x1ffleetcraft:fcaaaaaaaaab\x1freal.fcaaaaaaaaab\n"
+    "\x1f(null)\x1flab\x1fdebug\x1ffleetcraft:fcaaaaaaaaab\x1freal.fcaaaaaaaaab\n"
 )
 _ENDED = "75\x1f75\x1fFAILED\x1f9:0\x1f0:0\x1f1796080807\x1f1796080809\x1f1796081000\x1fn[1-2]\n"
 _CANCELLED = "75\x1f75\x1fCANCELLED by 7\x1f0:0\x1f0:0\x1f1796080807\x1f1796080810\x1f1796080810\x1fNone assigned\n"
@@ -119,10 +119,12 @@ def test_a_view_keeps_what_was_known():
     first = view(ref, reconcile(Evidence(queue=row)), queue=row)
     assert (first.token, first.gpus, first.node_count, first.nodes) == ("fcaaaaaaaaab", 4, 2, ("n1", "n2"))
     assert (first.start_utc, first.end_utc, first.time_limit_s) == (1796080809.0, 1796081407.0, 600)
+    assert (first.account, first.qos) == ("lab", "debug")
     account = read_sacct(_ENDED, "", 0).of("75")
     after = view(ref, reconcile(Evidence(last="RUNNING", account=account)), account=account, last=first)
     assert (after.state, after.exit_code, after.end_utc) == (JobState.FAILED, 9, 1796081000.0)
     assert (after.token, after.gpus, after.partition, after.nodes) == ("fcaaaaaaaaab", 4, "gpu", ("n1", "n2"))
+    assert (after.account, after.qos) == ("lab", "debug")
     purged = view(ref, reconcile(Evidence(last=after.raw_state, age_s=1e6, polls_missing=9)), last=after)
     assert (purged.state, purged.exit_code, purged.source) == (JobState.FAILED, 9, "memory")
     stale = view(ref, reconcile(Evidence(last="RUNNING", queue_answered=False)), last=first)

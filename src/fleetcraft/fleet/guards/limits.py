@@ -11,10 +11,14 @@ from dataclasses import asdict, dataclass
 from fleetcraft.core.decision import Decision
 from fleetcraft.core.quantities import format_duration
 from fleetcraft.core.states import JobState
-from fleetcraft.schedulers.api import AccountLimits, JobRequest, JobView, Limits
+from fleetcraft.schedulers.api import AccountLimits, JobRequest, JobView, Limits, PartitionLimits
 
 TIME = "time limit"
-_STARTED = (JobState.RUNNING, JobState.ENDING)
+# What a job holds of the limits. One that is ending holds nothing any more: Slurm gives back its place among the
+# submitted ones (acct_policy_remove_job_submit) and its nodes and GPUs (acct_policy_job_fini) when the job ends, before
+# its epilog is over. The same state stands for one that lost its node and is still remembered. Where it is put back
+# into the queue it is submitted again, and the next look shows it as waiting.
+_RELEASED = JobState.ENDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,8 @@ def findings(
         yield from _plain(TIME, where, part.time_limit_s, request.time_limit_s)
     for account in limits.accounts:
         if _concerns(account, request):
-            yield from _account(account, request, mine, request.nodes * request.gpus_per_node if gpus is None else gpus)
+            wanted = request.nodes * request.gpus_per_node if gpus is None else gpus
+            yield from _account(account, request, _held_by(account, mine, limits.partitions), wanted)
     if request.array:
         # The cluster's number caps the index, not how many there are.
         highest = None if limits.max_array_size is None else limits.max_array_size - 1
@@ -108,18 +113,41 @@ def findings(
 
 def _concerns(account: AccountLimits, request: JobRequest) -> bool:
     """The limits of another QOS than the one asked for do not count; without a name any of them may."""
-    kind, _, name = account.where.partition(" ")
-    if kind.upper() == "QOS" and request.qos is not None:
-        return name == request.qos
-    if kind == "association" and request.account is not None:
-        return name.partition("/")[0] == request.account
-    return True
+    return (
+        _may_be(request.qos, account.qos)
+        and _may_be(request.account, account.account)
+        and _may_be_in(request.partition, account.partition)
+    )
 
 
-def _account(account: AccountLimits, request: JobRequest, mine: Sequence[JobView], gpus: int) -> Iterator[Finding]:
+def _held_by(account: AccountLimits, mine: Sequence[JobView], partitions: Sequence[PartitionLimits]) -> list[JobView]:
+    """The user's jobs that take something of these limits. One whose QOS, account or partition is not told does."""
+    # The QOS of a partition limits every job in it, whatever the job's own QOS is.
+    through = [part.name for part in partitions if account.qos and part.qos == account.qos]
+    return [
+        job
+        for job in mine
+        if not job.state.ended
+        and job.state is not _RELEASED
+        and (_may_be(job.qos, account.qos) or any(_may_be_in(job.partition, name) for name in through))
+        and _may_be(job.account, account.account)
+        and _may_be_in(job.partition, account.partition)
+    ]
+
+
+def _may_be(told: str | None, wanted: str) -> bool:
+    # Slurm keeps these names in lower case, however they were written.
+    return not told or not wanted or told.lower() == wanted.lower()
+
+
+def _may_be_in(told: str | None, wanted: str) -> bool:
+    # A waiting job may name several partitions and starts in any of them.
+    return not told or not wanted or wanted in told.split(",")
+
+
+def _account(account: AccountLimits, request: JobRequest, live: Sequence[JobView], gpus: int) -> Iterator[Finding]:
     where = account.where
-    live = [job for job in mine if not job.state.ended]
-    running = [job for job in live if job.state in _STARTED]
+    running = [job for job in live if job.state is JobState.RUNNING]
     jobs = max(1, len(request.array))
     yield from _plain("nodes per job", where, account.max_nodes_per_job, request.nodes)
     yield from _plain(TIME, where, account.max_wall_s, request.time_limit_s)

@@ -57,9 +57,14 @@ def with_profile(limits: Limits, site: ResolvedSite, request: JobRequest) -> Lim
         is_chosen = part.name == request.partition or (request.partition is None and part.is_default)
         parts.append(_merged(part, chosen) if is_chosen else part)
     where = f"profile {site.profile}"
+    # Several of the profile's partitions may be one of the scheduler's under different QOS. Another QOS than the
+    # profile's was asked for by a person, and then every job in the partition counts.
+    qos = chosen.qos if chosen.qos and chosen.qos == request.qos else ""
     accounts = [
         AccountLimits(
             where=f"{where}, partition {chosen.name}",
+            qos=qos,
+            partition=request.partition or "",
             max_jobs=chosen.max_jobs,
             max_submit=chosen.max_submit,
             max_nodes=chosen.max_nodes_per_user,

@@ -28,12 +28,32 @@ def job(number, state=JobState.RUNNING, **changes):
     (
         (site(), {"nodes": 9}, [], "nodes per job of partition gpu is 8, 9 wanted"),
         (site(), {"time_limit_s": 7201.0}, [], "time limit of partition gpu is 2h00m, 2h00m wanted"),
-        (site(AccountLimits(where="QOS normal", max_wall_s=60.0)), {}, [], "time limit of QOS normal is 1m00s"),
-        (site(AccountLimits(where="association lab/me", max_nodes_per_job=3)), {}, [], "nodes per job of association"),
-        (site(AccountLimits(where="QOS normal", max_submit=2)), {}, [job(1), job(2, JobState.PENDING)], "submitted"),
-        (site(AccountLimits(where="QOS normal", max_nodes=3)), {}, [], "nodes at once of QOS normal is 3"),
-        (site(AccountLimits(where="QOS normal", max_gpus=7)), {}, [], "GPUs at once of QOS normal is 7"),
-        (site(AccountLimits(where="association lab/me", gpu_minutes_left=479.0)), {}, [], "GPU minutes"),
+        (
+            site(AccountLimits(where="QOS normal", qos="normal", max_wall_s=60.0)),
+            {},
+            [],
+            "time limit of QOS normal is 1m00s",
+        ),
+        (
+            site(AccountLimits(where="association lab/me", account="lab", max_nodes_per_job=3)),
+            {},
+            [],
+            "nodes per job of association",
+        ),
+        (
+            site(AccountLimits(where="QOS normal", qos="normal", max_submit=2)),
+            {},
+            [job(1), job(2, JobState.PENDING)],
+            "submitted",
+        ),
+        (
+            site(AccountLimits(where="QOS normal", qos="normal", max_nodes=3)),
+            {},
+            [],
+            "nodes at once of QOS normal is 3",
+        ),
+        (site(AccountLimits(where="QOS normal", qos="normal", max_gpus=7)), {}, [], "GPUs at once of QOS normal is 7"),
+        (site(AccountLimits(where="association lab/me", account="lab", gpu_minutes_left=479.0)), {}, [], "GPU minutes"),
         (site(max_array_size=11), {"array": (0, 11)}, [], "array index of the cluster is 10"),
         (site(max_array_tasks=2), {"array": (0, 1, 2)}, [], "tasks of one array"),
     ),
@@ -49,10 +69,11 @@ def test_each_limit_refuses_with_its_name_value_and_what_is_left(limits, changes
     ("limits", "changes", "mine"),
     (
         (site(), {"nodes": 8, "time_limit_s": 7200.0}, []),
-        (site(AccountLimits(where="QOS normal", max_submit=2)), {}, [job(1), job(2, JobState.DONE)]),
-        (site(AccountLimits(where="association lab/me", gpu_minutes_left=480.0)), {}, []),
-        (site(AccountLimits(where="QOS debug", max_wall_s=60.0)), {}, []),
-        (site(AccountLimits(where="association other/me", max_submit=0)), {}, []),
+        (site(AccountLimits(where="QOS normal", qos="normal", max_submit=2)), {}, [job(1), job(2, JobState.DONE)]),
+        (site(AccountLimits(where="association lab/me", account="lab", gpu_minutes_left=480.0)), {}, []),
+        (site(AccountLimits(where="QOS debug", qos="debug", max_wall_s=60.0)), {}, []),
+        (site(AccountLimits(where="association other/me", account="other", max_submit=0)), {}, []),
+        (site(AccountLimits(where="association lab/me in low", account="lab", partition="low", max_submit=0)), {}, []),
         (site(max_array_size=11, max_array_tasks=2), {"array": (0, 10)}, []),
     ),
 )
@@ -63,9 +84,9 @@ def test_exactly_at_the_limit_and_under_another_ones_limit_it_is_allowed(limits,
 @pytest.mark.parametrize(
     "account",
     (
-        AccountLimits(where="QOS normal", max_jobs=1),
-        AccountLimits(where="QOS normal", max_nodes=7),
-        AccountLimits(where="QOS normal", max_gpus=15),
+        AccountLimits(where="QOS normal", qos="normal", max_jobs=1),
+        AccountLimits(where="QOS normal", qos="normal", max_nodes=7),
+        AccountLimits(where="QOS normal", qos="normal", max_gpus=15),
     ),
 )
 def test_a_limit_on_what_runs_at_once_only_makes_it_wait_and_says_so(account):
@@ -76,13 +97,13 @@ def test_a_limit_on_what_runs_at_once_only_makes_it_wait_and_says_so(account):
 
 
 def test_gpus_that_come_with_the_nodes_count_although_none_are_asked_for():
-    account = AccountLimits(where="QOS normal", max_gpus=7)
+    account = AccountLimits(where="QOS normal", qos="normal", max_gpus=7)
     assert decide_limits(replace(REQUEST, gpus_per_node=0), site(account), []).allowed
     assert not decide_limits(replace(REQUEST, gpus_per_node=0), site(account), [], gpus=8).allowed
 
 
 def test_without_a_qos_named_the_limits_of_any_may_hold():
-    account = AccountLimits(where="QOS debug", max_wall_s=60.0)
+    account = AccountLimits(where="QOS debug", qos="debug", max_wall_s=60.0)
     assert not decide_limits(replace(REQUEST, qos=None), site(account), []).allowed
 
 
@@ -100,3 +121,59 @@ def test_a_question_about_limits_that_has_no_answer_refuses_although_others_have
 
 def test_a_site_without_accounting_has_no_such_limits_and_is_no_problem():
     assert decide_limits(REQUEST, site(has_accounting=False), []).allowed
+
+
+QOS = AccountLimits(where="QOS normal", qos="normal", max_submit=1, max_jobs=1, max_nodes=7, max_gpus=15)
+ASSOCIATION = AccountLimits(where="association lab/me", account="lab", max_submit=1, max_jobs=1, max_nodes=7)
+IN_GPU = AccountLimits(where="association lab/me in gpu", account="lab", partition="gpu", max_submit=1, max_nodes=7)
+
+
+@pytest.mark.parametrize(
+    ("account", "changes", "counts"),
+    (
+        (QOS, {"qos": "normal"}, True),
+        (QOS, {"qos": "Normal"}, True),
+        (QOS, {}, True),  # not told
+        (QOS, {"qos": "debug"}, False),
+        (QOS, {"qos": "debug", "account": "lab", "partition": "gpu"}, False),
+        (ASSOCIATION, {"account": "lab", "qos": "debug"}, True),
+        (ASSOCIATION, {}, True),
+        (ASSOCIATION, {"account": "other", "qos": "normal"}, False),
+        (IN_GPU, {"account": "lab", "partition": "gpu"}, True),
+        (IN_GPU, {"account": "lab", "partition": "low,gpu"}, True),
+        (IN_GPU, {"account": "lab"}, True),
+        (IN_GPU, {"partition": "gpu"}, True),
+        (IN_GPU, {"account": "lab", "partition": "low"}, False),
+        (IN_GPU, {"account": "other", "partition": "gpu"}, False),
+    ),
+)
+def test_only_jobs_of_a_qos_or_association_count_against_it_and_those_that_may_be(account, changes, counts):
+    decision = decide_limits(REQUEST, site(account), [job(1, **changes)])
+    assert decision.allowed is not counts
+    used = {entry["limit"]: entry["used"] for entry in decision.evidence["limits"] if entry["where"] == account.where}
+    known = {"submitted jobs": 1, "running jobs": 1, "nodes at once": 4, "GPUs at once": 8}
+    assert {name: used[name] for name in known if name in used} == {
+        name: number if counts else 0 for name, number in known.items() if name in used
+    }
+
+
+def test_the_qos_of_a_partition_counts_every_job_in_it():
+    limits = replace(site(QOS), partitions=(replace(PARTITION, qos="normal"), PartitionLimits(name="low")))
+    assert not decide_limits(REQUEST, limits, [job(1, qos="debug", partition="gpu")]).allowed
+    assert not decide_limits(REQUEST, limits, [job(1, qos="debug")]).allowed
+    assert decide_limits(REQUEST, limits, [job(1, qos="debug", partition="low")]).allowed
+
+
+@pytest.mark.parametrize("raw", ("COMPLETING", "NODE_FAIL", "STAGE_OUT"))
+def test_a_job_that_is_ending_holds_nothing_of_any_limit(raw):
+    decision = decide_limits(REQUEST, site(QOS), [replace(job(1, JobState.ENDING, qos="normal"), raw_state=raw)])
+    assert decision.allowed
+    assert decision.evidence["waits"] is False
+
+
+@pytest.mark.parametrize(
+    "state", (JobState.PENDING, JobState.HELD, JobState.BLOCKED, JobState.RUNNING, JobState.UNKNOWN)
+)
+def test_a_job_that_waits_runs_or_is_unknown_counts_as_submitted(state):
+    account = AccountLimits(where="QOS normal", qos="normal", max_submit=1)
+    assert not decide_limits(REQUEST, site(account), [job(1, state, qos="normal")]).allowed

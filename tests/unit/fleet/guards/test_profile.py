@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleetcraft.config.loading import parse_profile, resolve
 from fleetcraft.core.states import JobState
 from fleetcraft.fleet.guards.balance import promises
@@ -61,6 +63,20 @@ def test_the_smaller_number_of_profile_and_scheduler_counts_and_either_may_be_si
     profile = {account.where: account for account in merged.accounts}
     assert profile["profile here, partition big"].max_gpus == 64
     assert profile["profile here"].max_submit == 7
+
+
+def test_what_the_profile_allows_in_a_partition_is_counted_over_its_own_jobs():
+    told = Limits(at_utc=0.0)
+    big, whole = with_profile(told, SITE, REQUEST).accounts
+    assert (big.partition, big.qos, whole.partition, whole.qos) == ("gpu-large", "", "", "")
+    # One partition of the scheduler under two names of the profile, told apart by the QOS.
+    text = 'format = 1\n[partitions.debug]\nsubmit_as = "gpu"\nqos = "debug"\nmax_submit = 1\n'
+    site = resolve(parse_profile(text, name="here", source="test"), "debug")
+    own, _ = with_profile(told, site, replace(REQUEST, partition="gpu", qos="debug")).accounts
+    assert (own.partition, own.qos) == ("gpu", "debug")
+    # A person asked for another QOS: then everything in the partition counts.
+    own, _ = with_profile(told, site, replace(REQUEST, partition="gpu", qos="high")).accounts
+    assert (own.partition, own.qos) == ("gpu", "")
 
 
 def test_where_the_profile_names_no_partition_its_shape_holds_on_the_sites_default_one():
