@@ -75,6 +75,16 @@ def test_whole_gpus_are_nobody_elses(lab: Lab):
     assert lab.counts() == {"succeeded": 4}
 
 
+def test_a_worker_holds_no_more_gpu_tasks_than_it_has_gpus_for(lab: Lab):
+    lab.enqueue([meet(f"w{number}", gpus=1) for number in range(3)])
+    lab.worker(cpus=8, gpus="simulated:1")
+    wait_here(lab, 1)
+    lab.worker(cpus=8, gpus="simulated:1")
+    wait_here(lab, 2)
+    (lab.folder / "go").touch()
+    wait_here(lab, 3)
+
+
 def test_a_task_without_gpus_sees_none(lab: Lab):
     lab.enqueue([{"name": "plain", "command": ["sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"']}])
     lab.drain(gpus="simulated:4")

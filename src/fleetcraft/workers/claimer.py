@@ -130,8 +130,7 @@ class Claimer:
         claim = self._admit(*taken)
         if claim is None:
             return 0
-        slots = max(1, self.ctx.capacity.cpus // max(1, claim.request.cpus))
-        keep = self.ctx.pace.tasks_worth(token.lane, CLAIM_WORK_S, slots)
+        keep = self.ctx.pace.tasks_worth(token.lane, CLAIM_WORK_S, self.ctx.capacity.width(claim.request))
         if claim.unstarted() > keep:
             self.shed(claim, keep)
         return 1
@@ -291,12 +290,12 @@ class Claimer:
 
     def share(self) -> None:
         """While no token waits, give back part of what is not started: somebody may be idle."""
-        slots, means = self.ctx.capacity.cpus, self.ctx.pace.means_s
-        spare = [claim for claim in self.ctx.book if claim.unstarted() > 2 * slots]
+        width, means = self.ctx.capacity.width, self.ctx.pace.means_s
+        spare = [claim for claim in self.ctx.book if claim.unstarted() > 2 * width(claim.request)]
         if not spare:
             return
         claim = max(spare, key=lambda claim: claim.unstarted() * means.get(claim.token.lane, 1.0))
-        work_s = claim.unstarted() * means.get(claim.token.lane, 1.0) / max(1, slots)
+        work_s = claim.unstarted() * means.get(claim.token.lane, 1.0) / width(claim.request)
         if work_s >= 1.0 and not any(token.form == WAITING for token in self.ctx.spool.tokens().tokens):
             self.shed(claim, claim.unstarted() // 2)
 

@@ -63,6 +63,20 @@ class Capacity:
             return roomy >= max(1, int(request.gpus))
         return True
 
+    def width(self, request: Request) -> int:
+        """How many tasks of this request an empty worker runs at once, at least 1: no claim is worth more slots."""
+        if request.exclusive:
+            return 1
+        fit = self.cpus // max(1, request.cpus)
+        if request.gpus >= 1:
+            fit = min(fit, len(self.gpus) // int(request.gpus))
+        elif request.gpus:
+            fit = min(fit, len(self.gpus) * int(_WHOLE // max(1, round(request.gpus * _WHOLE))))
+        if request.vram_bytes and request.gpus:
+            totals = [_total(gpu) for gpu in self.gpus]
+            fit = min(fit, sum(fit if total is None else total // request.vram_bytes for total in totals))
+        return max(1, fit)
+
     def has_cpus(self, request: Request) -> bool:
         """A first look, cheaper than `take`: False when it cannot fit now."""
         if request.exclusive or self._exclusive:
