@@ -51,6 +51,8 @@ def queue_text(ids: Sequence[int]) -> str:
             "4",
             "" if waits else f"n[{number % 90 + 1}-{number % 90 + 4}]",
             "Priority" if waits else "None",
+            "bench",
+            "normal",
             "fleetcraft:fcabc2defgh3",
             "bench.fcabc2defgh3",
         )
@@ -73,6 +75,8 @@ def account_text(ids: Sequence[int]) -> str:
             "1796080400",
             str(1_796_081_000 + number),
             f"n[{number % 90 + 1}-{number % 90 + 4}]",
+            "bench",
+            "normal",
             "bench.fcabc2defgh3",
         )
         rows.append("\x1f".join(cells))

@@ -24,7 +24,7 @@ from toyvideo.timeline import TimelineEntry
 PROJECT = Path(__file__).resolve().parents[2]
 FLEETCRAFT = Path(sys.executable).with_name("fleetcraft")
 FINAL_STATES = ("succeeded", "failed", "quarantined", "cancelled", "blocked")
-WORKER = ("--cpus", "2", "--gpus", "simulated:2", "--idle-exit", "0s")
+WORKER = ("--cpus", "2", "--gpus", "simulated:2", "--idle-exit", "0s", "--telemetry", "1s")
 FRUITLESS_DEATHS = 3
 # How long to wait for a worker of an earlier, killed demo that still runs tasks but finishes none.
 PATIENCE_S = 120.0
@@ -214,6 +214,9 @@ def write_report(path: Path, plan: Plan, spool: Path, tasks: Sequence[Mapping[st
     """Write the report and return the summary; it is made last, so that its timeline has every task."""
     summary: dict[str, Any] = json.loads((plan.folder / "summary" / "summary.json").read_text(encoding="utf-8"))
     attempts = read_attempts(spool, tasks)
+    gpu_page = path.with_name("gpu-report.html")
+    figures = path.with_name("gpu-figures")
+    print(fleetcraft("gpu", "report", "--spool", spool, "--no-ask", "--output", gpu_page, "--figures", figures), end="")
     study = Study(
         summary=summary,
         clips=plan.folder / "clips",
@@ -222,6 +225,8 @@ def write_report(path: Path, plan: Plan, spool: Path, tasks: Sequence[Mapping[st
         timeline=timeline_of(attempts),
         states=count_states(tasks),
         facts=[("checkpoint loads", str(count_loads(attempts)))],
+        ledgers=sorted(figures.glob("ledger-*.svg")),
+        gpu_page=gpu_page.name,
         made_utc=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
     )
     write_text(path, build_report(study))

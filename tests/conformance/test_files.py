@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from fleetcraft.store.files import Files
+from fleetcraft.store.files import Files, write_all
 from fleetcraft.testing.clock import ManualClock
 from fleetcraft.testing.files import (
     GROWING,
@@ -122,6 +122,18 @@ def test_listing_shows_regular_files_and_counts_the_rest(files, at):
         files.make_folder(at("folder"))
     with pytest.raises(FileNotFoundError):
         files.names(at("nowhere"))
+
+
+def test_a_file_that_is_there_is_added_to(files, at):
+    with pytest.raises(FileNotFoundError):
+        files.open_append(at("a"))
+    descriptor = files.open_new(at("a"), append=True)
+    write_all(files, descriptor, b"one\n")
+    files.close(descriptor)
+    descriptor = files.open_append(at("a"))
+    write_all(files, descriptor, b"two\n")
+    files.close(descriptor)
+    assert files.read(at("a")) == b"one\ntwo\n"
 
 
 @pytest.mark.parametrize("append", (False, True))

@@ -102,21 +102,26 @@ def test_a_worker_cannot_begin_on_a_full_disk_and_says_so(tmp_path: Path):
 
 
 def test_a_full_disk_that_stays_full_ends_an_idle_worker_with_75(tmp_path: Path):
-    with small_disk(tmp_path / "disk", "size=2m") as disk, Lab(tmp_path, disk / "spool") as lab:
+    with small_disk(tmp_path / "disk", "size=2m,nr_inodes=200") as disk, Lab(tmp_path, disk / "spool") as lab:
         lab.enqueue([{"name": f"t{number}", "command": ["sleep", "0.01"]} for number in range(400)])
         worker = lab.worker(cpus=1)
         lab.wait_until_ended(20)
+        # With no inodes either, a heartbeat is not even begun, and so frees no page that the end could be written to.
+        (disk / "filler").touch()
+        fill_inodes(disk / "fillers")
         fill_bytes(disk / "filler")
         wait_for(lambda: "storage is full" in worker.said(), "the worker notices", seen=worker.said)
         worker.send(signal.SIGTERM)
 
         def ended_on_a_full_disk():
-            fill_bytes(disk / "filler")  # the worker frees a page whenever a heartbeat of its could not be written
+            fill_bytes(disk / "filler")
             return not worker.alive
 
         wait_for(ended_on_a_full_disk, "the worker gives up", seen=worker.said)
         assert worker.wait() == 75, worker.said()
         (disk / "filler").unlink()
+        for path in (disk / "fillers").iterdir():
+            path.unlink()
         lab.drain()
         assert lab.counts() == {"succeeded": 400}
         assert lab.tokens() == []

@@ -44,6 +44,8 @@ class Study:
     states: Mapping[str, int] | None = None
     facts: Sequence[tuple[str, str]] = ()
     made_utc: str = ""
+    ledgers: Sequence[Path] = ()
+    gpu_page: str = ""
 
 
 def build_report(study: Study) -> str:
@@ -61,6 +63,7 @@ def build_report(study: Study) -> str:
             _scores(study),
             _clips(study),
             _timeline(study),
+            _ledger(study),
             about_section(study.made_utc, study.summary.get("provenance", {})),
         ]
     )
@@ -187,6 +190,24 @@ def _outcomes(study: Study) -> str:
     told = f"<p>Tasks by state: {states}.</p>" if states else ""
     table = f"<table><thead><tr><th>attempts</th>{head}</tr></thead><tbody>{rows}</tbody></table>" if counts else ""
     return f'<div class="outcomes scroll"><h2>Outcomes</h2>{told}{table}</div>'
+
+
+def _ledger(study: Study) -> str:
+    """What became of every second of the GPUs, as `fleetcraft gpu report` drew it."""
+    if not study.ledgers:
+        return ""
+    images = "".join(
+        f'<figure><h3>{"GPUs" if "gpu" in path.stem else "slots"}</h3><img alt="Bars of the ledger by class" '
+        f'src="data:image/svg+xml;base64,{b64encode(path.read_bytes()).decode()}"></figure>'
+        for path in study.ledgers
+    )
+    more = f'<a href="{escape(study.gpu_page)}">{escape(study.gpu_page)}</a>'
+    return (
+        "<h2>Where the time of the GPUs went</h2>"
+        f'<div class="figures ledger">{images}</div>'
+        f'<p class="note">Every allocated second is in one class. The GPUs of this demo are simulated. '
+        f"Timeline, wastes and tasks: {more}, beside this file.</p>"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

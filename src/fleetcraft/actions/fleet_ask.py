@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleetcraft.actions.fleet_open import choose_fleet, open_door, site_of
+from fleetcraft.actions.fleet_open import Door, choose_fleet, open_door, site_of
 from fleetcraft.actions.fleet_options import FleetOptions, resolve_site
 from fleetcraft.config.site import ResolvedSite
 from fleetcraft.core.errors import UsageError
@@ -43,6 +43,11 @@ def ask_site(spool: Spool, fleet: str | None, *, profile: str | None, partition:
     if limits.answered:
         limits = with_profile(limits, site, request)
     return Asked(profile=site.profile, mine=mine, limits=limits, request=request)
+
+
+def open_site(spool: Spool, fleet: str | None = None, profile: str | None = None) -> Door:
+    """The scheduler of the site that is meant, to ask it more than once. Raises UsageError."""
+    return open_door(_site(spool, fleet, profile, None), spool.clock)
 
 
 def _site(spool: Spool, fleet: str | None, profile: str | None, partition: str | None) -> ResolvedSite:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleetcraft.actions.fleet_open import newest_spec, open_existing
+from fleetcraft.actions.fleet_open import newest_spec, open_existing, site_of
+from fleetcraft.actions.fleet_together import by_site, look_together
 from fleetcraft.fleet.handle import Fleet
-from fleetcraft.fleet.look import Look, look, read_exit_record
+from fleetcraft.fleet.look import Look, read_exit_record
 from fleetcraft.fleet.names import FleetFolder
 from fleetcraft.fleet.records import RecordLog, list_fleets
 from fleetcraft.fleet.state import FleetState, Job, fold
@@ -25,17 +26,22 @@ class Looked:
 
 
 def look_at(spool: Spool, names: Sequence[str | None], *, ask: bool = True) -> list[Looked]:
-    """These fleets of the spool, or all that ever had a shape. Raises UsageError, OutOfReach."""
-    found = []
-    for name in names or [name for name, log in read_logs(spool).items() if _ever_had_a_shape(log)]:
-        fleet = open_existing(spool, name)
-        state = fleet.state()
-        seen = None
-        if ask:
-            seen = look(fleet, state)
-            state = fleet.state()
-        found.append(Looked(fleet, state, seen))
-    return found
+    """These fleets of the spool, or all that ever had a shape. Raises UsageError, OutOfReach.
+
+    Those of one site are asked for together.
+    """
+    fleets = [
+        open_existing(spool, name)
+        for name in names or [name for name, log in read_logs(spool).items() if _ever_had_a_shape(log)]
+    ]
+    looks: dict[str, Look] = {}
+    if ask:
+        for some in by_site([(site_of(spool, fleet.name), fleet) for fleet in fleets]):
+            for name, seen in look_together(some).items():
+                if isinstance(seen, Exception):
+                    raise seen
+                looks[name] = seen
+    return [Looked(fleet, fleet.state(), looks.get(fleet.name)) for fleet in fleets]
 
 
 def _ever_had_a_shape(log: RecordLog) -> bool:

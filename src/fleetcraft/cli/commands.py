@@ -16,6 +16,7 @@ NOUNS = {
     "worker": "the one process per machine that runs tasks",
     "fleet": "nodes of a cluster that work on a spool",
     "guard": "what is asked before a fleet grows",
+    "gpu": "what the GPUs did, and what became of every GPU-hour",
     "cluster": "a place where jobs run, as its site profile describes it",
     "config": "what you configure",
     "why": "why something is as it is",
@@ -63,6 +64,18 @@ VERBS: dict[str, dict[str, str]] = {
     "guard": {
         "login": "guard_login:LOGIN",
         "all": "guard_all:ALL",
+    },
+    "gpu": {
+        "sample": "gpu_sample:SAMPLE",
+        "summary": "gpu_summary:SUMMARY",
+        "classify": "gpu_classify:CLASSIFY",
+        "top": "gpu_top:TOP",
+        "watch": "gpu_watch:WATCH",
+        "export": "gpu_export:EXPORT",
+        "ledger": "gpu_ledger:LEDGER",
+        "report": "gpu_report:REPORT",
+        "import": "gpu_import:IMPORT",
+        "seal": "gpu_seal:SEAL",
     },
     "cluster": {
         "list": "cluster_profiles:LIST",

@@ -19,17 +19,21 @@ from fleetcraft.core.quantities import format_bytes, format_duration
 if TYPE_CHECKING:
     from fleetcraft.spool.spool import Spool
 
+_BEHIND = {"Fleets": "Fleets cannot be used", "GPUs": "Telemetry of GPUs cannot be read"}
 _MARKS = {True: ("allowed", ("green",)), False: ("refused", ("red",))}
 
 
 @contextmanager
-def whole_program() -> Iterator[None]:
-    """Around imports of what knows fleets. Raises UsageError where it cannot be, as in the bundle."""
+def whole_program(what: str = "Fleets") -> Iterator[None]:
+    """Around imports of what knows fleets, or what the samples of GPUs tell (`what`).
+
+    Raises UsageError where it cannot be, as in the bundle.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"Fleets cannot be used here: there is no module {error.name}.",
+            f"{_BEHIND[what]} here: there is no module {error.name}.",
             hint="The bundle has only the worker side; install the whole program: `pip install fleetcraft`.",
         ) from error
 

@@ -14,10 +14,13 @@ from fleetcraft.core.errors import EXIT_DONE, EXIT_TRY_AGAIN
 from fleetcraft.core.quantities import format_duration
 
 if TYPE_CHECKING:
-    from fleetcraft.readmodel.fleet_gpus import NodeView
+    from fleetcraft.readmodel.fleet_gpus import Measured, NodeView
     from fleetcraft.readmodel.fleet_snapshot import SnapshotView, Use
+    from fleetcraft.spool.reading import SpoolFold
+    from fleetcraft.spool.spool import Spool
 
-_TELEMETRY = "from the workers' heartbeats: working means that a running task holds it, not how busy it is"
+_HEARTBEATS = "from the workers' heartbeats: working means that a running task holds it, not how busy it is"
+_TELEMETRY = "from telemetry: working means that it was active within the last five minutes"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +44,27 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
     reader.refresh()
     view = take_snapshot(
         asked.mine, asked.limits, read_states(spool), reader, spool.clock.utc(),
-        request=asked.request, cluster=arguments.cluster,
+        request=asked.request, cluster=arguments.cluster, measured=_measured(spool, reader),
     )  # fmt: skip
     if output.json:
         output.document(SNAPSHOT.schema, {"profile": asked.profile, **view.as_json(nodes=arguments.gpus)})
     else:
         output.lines(describe(view, output, gpus=arguments.gpus, cluster=arguments.cluster))
     return EXIT_DONE if view.answered and view.limits_answered else EXIT_TRY_AGAIN
+
+
+def _measured(spool: Spool, reader: SpoolFold) -> dict[str, Measured]:
+    """What telemetry says of the workers' GPUs."""
+    from fleetcraft.readmodel.gpu_now import measured
+    from fleetcraft.readmodel.gpu_queue import Served
+    from fleetcraft.readmodel.gpu_sources import root_of
+    from fleetcraft.readmodel.lives import read_workers
+
+    served = [
+        Served(worker=worker, beat=reader.lives[worker.life].heartbeat or {})
+        for worker in read_workers(reader, spool.clock.utc())
+    ]
+    return measured(root_of(spool.layout.root), served)
 
 
 def describe(view: SnapshotView, output: Output, *, gpus: bool, cluster: bool) -> Iterator[str]:
@@ -129,7 +146,8 @@ def _coverage(view: SnapshotView, output: Output) -> Iterator[str]:
     states = ", ".join(f"{number} {state}" for state, number in view.gpu_states.items() if number)
     if states:
         yield f"  GPUs: {states}"
-        yield f"  {_TELEMETRY}"
+        ways = {gpu.measured for node in view.nodes for gpu in node.gpus}
+        yield from (f"  {text}" for way, text in ((True, _TELEMETRY), (False, _HEARTBEATS)) if way in ways)
 
 
 def _nodes(view: SnapshotView, output: Output) -> Iterator[str]:

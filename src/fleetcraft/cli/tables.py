@@ -27,6 +27,13 @@ STATE_STYLES = {
     "draining": ("yellow",),
     "storage_full": ("yellow",),
     "cancelled": ("dim",),
+    "working": ("green",),
+    "reserved-idle": ("yellow",),
+    "free-idle": ("red",),
+    "unknown": ("magenta",),
+    "unreachable": ("red", "bold"),
+    "telemetry-broken": ("red",),
+    "hung": ("red", "bold"),
 }
 
 

@@ -17,6 +17,7 @@ from fleetcraft.workers.options import (
     job_grace_from_environment,
     parse_deadline_utc,
     parse_idle_exit_s,
+    parse_telemetry_s,
 )
 
 
@@ -58,6 +59,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--lease", type=duration("--lease"), metavar="TIME",
         help="take a worker of another host for dead when its heartbeat stood still so long (default: never)",
     )  # fmt: skip
+    fine.add_argument(
+        "--telemetry", default="on", metavar="HOW",
+        help="measure the GPUs into the spool: on, every 10 s (default), off, or how often, from 1s to 60s",
+    )  # fmt: skip
     fine.add_argument("--job-id", metavar="ID", help="the scheduler's id of the job that this worker runs in")
     fine.add_argument("--quiet", action="store_true", help="say nothing on stderr")
 
@@ -80,6 +85,7 @@ def options_from(arguments: argparse.Namespace, environment: dict[str, str], now
         job_id=arguments.job_id or environment.get("SLURM_JOB_ID"),
         job_grace_s=job_grace_from_environment(environment),
         pass_env=tuple(arguments.pass_env),
+        telemetry_s=parse_telemetry_s(arguments.telemetry),
         quiet=arguments.quiet,
     )
 

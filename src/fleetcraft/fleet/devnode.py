@@ -15,7 +15,7 @@ from fleetcraft.fleet import records as kinds
 from fleetcraft.fleet.handle import Fleet
 from fleetcraft.fleet.look import look, read_file
 from fleetcraft.fleet.records import Overtaken
-from fleetcraft.fleet.render import assemble
+from fleetcraft.fleet.render import assemble, contained, script_line
 from fleetcraft.fleet.spec import DEVNODE, FleetSpec
 from fleetcraft.fleet.state import HOLD, Job
 from fleetcraft.fleet.submit import Draft, Submitted, Wish, declare, draft, submit
@@ -35,6 +35,7 @@ gpus() {
 }
 put ready.json "{\"token\":\"$token\",\"job_id\":\"$(plain "$job_id")\",\"host\":\"$(plain "${HOSTNAME:-}")\",\
 \"at_utc\":$(date +%s),\"deadline_utc\":$deadline}"
+@sampler@
 beats=0
 while [ -z "$heard" ] && [ "$(date +%s)" -lt "$deadline" ]; do
   beats=$((beats + 1))
@@ -42,7 +43,13 @@ while [ -z "$heard" ] && [ "$(date +%s)" -lt "$deadline" ]; do
   sleep @beat@ &
   wait $!
 done
+[ -z "$sampler" ] || kill "$sampler" 2>/dev/null
 code=0
+""".strip("\n")
+# The GPUs are measured as a worker would do it. A node without the program is held all the same.
+_SAMPLER = r"""
+@words@ </dev/null >>"$job_dir/sampler.log" 2>&1 &
+sampler=$!
 """.strip("\n")
 
 
@@ -66,12 +73,20 @@ class Held:
 def hold_draft(fleet: Fleet, spec: FleetSpec, why: str = "a node for a person") -> Draft:
     """What would be submitted."""
     spec = replace(spec, shape=DEVNODE, lanes=0, min_nodes=0)
-    body = _BODY.replace("@beat@", str(_BEAT_S))
+    body = _BODY.replace("@beat@", str(_BEAT_S)).replace("@sampler@", _sampler_lines(spec, fleet.folder.spool))
     wish = Wish(spec=spec, why=why, purpose=HOLD)
     return draft(
         fleet, fleet.state(), wish,
         script_for=lambda token: assemble(spec, fleet.folder, token, body, title="a node held for a person"),
     )  # fmt: skip
+
+
+def _sampler_lines(spec: FleetSpec, spool: str) -> str:
+    """Start the sampler, where the node has GPUs."""
+    if not spec.gpus_per_node or spec.worker.gpus in ("none", "0"):
+        return "sampler="
+    words = [*spec.program, "gpu", "sample", "--spool", spool, "--gpus", spec.worker.gpus, "--minded"]
+    return _SAMPLER.replace("@words@", script_line(contained(spec, words, spool)))
 
 
 def submit_hold(fleet: Fleet, spec: FleetSpec, why: str = "a node for a person") -> Submitted:

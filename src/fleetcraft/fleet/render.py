@@ -84,6 +84,7 @@ def assemble(spec: FleetSpec, folder: FleetFolder, token: str, body: str, *, tit
             _records(),
             setup_lines(spec),
             _deadline(spec),
+            f"export FLEETCRAFT_FLEET={quote(folder.name)}",
             _TRAPS,
             body,
             'exit "$code"',

@@ -1,13 +1,13 @@
-"""Every node and GPU that running jobs hold, and what is known of each from the heartbeats of the workers there.
+"""Every node and GPU that running jobs hold, and what is known of each from workers' heartbeats and telemetry.
 
-No node is left out because nobody answered for it: it is listed with the reason. How busy a GPU really is needs
-telemetry; here a GPU works when a running task holds it.
+No node is left out because nobody answered for it: it is listed with the reason. Where telemetry tells what a GPU
+does, that counts; else it works when a running task holds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -38,6 +38,15 @@ class GpuView:
     memory_bytes: int | None
     state: GpuState
     reason: str = ""
+    measured: bool = False  # by telemetry; else from its worker's heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What telemetry says of a GPU that it can judge."""
+
+    state: GpuState
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,3 +214,23 @@ def count_states(nodes: Sequence[NodeView]) -> dict[str, int]:
     """How many GPUs are in each state."""
     states = [gpu.state for node in nodes for gpu in node.gpus]
     return {state.value: states.count(state) for state in GpuState}
+
+
+def with_telemetry(nodes: Sequence[NodeView], measured: Mapping[str, Measured]) -> list[NodeView]:
+    """The nodes with what telemetry says of their GPUs, by UUID; heartbeats stay where it says nothing."""
+    return [
+        replace(node, gpus=tuple(_with(gpu, measured.get(gpu.uuid) if gpu.uuid else None) for gpu in node.gpus))
+        for node in nodes
+    ]
+
+
+def _with(gpu: GpuView, told: Measured | None) -> GpuView:
+    return gpu if told is None else replace(gpu, state=told.state, reason=told.reason, measured=True)
+
+
+def told_by(nodes: Sequence[NodeView]) -> str:
+    """Where the states of the GPUs are from, in words."""
+    ways = {gpu.measured for node in nodes for gpu in node.gpus}
+    if ways == {True, False}:
+        return "telemetry and worker heartbeats"
+    return "telemetry" if ways == {True} else "worker heartbeats"

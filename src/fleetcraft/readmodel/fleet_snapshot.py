@@ -13,7 +13,18 @@ from fleetcraft.core.states import JobState
 from fleetcraft.fleet.guards.limits import findings
 from fleetcraft.fleet.state import FleetState, Job
 from fleetcraft.fleet.tail import job_ids
-from fleetcraft.readmodel.fleet_gpus import HOLDING, Beat, Coverage, NodeView, count_states, cover, read_nodes
+from fleetcraft.readmodel.fleet_gpus import (
+    HOLDING,
+    Beat,
+    Coverage,
+    Measured,
+    NodeView,
+    count_states,
+    cover,
+    read_nodes,
+    told_by,
+    with_telemetry,
+)
 from fleetcraft.readmodel.lives import view_life
 from fleetcraft.schedulers.api import JobRequest, JobView, Limits, Observation, PartitionLimits
 from fleetcraft.spool.reading import SpoolFold
@@ -113,7 +124,7 @@ class SnapshotView:
             "limits": [{name: getattr(limit, name) for name in limit.__slots__} for limit in self.limits],
             "coverage": self.coverage.as_json(),
             "gpu_states": dict(self.gpu_states),
-            "gpu_states_from": "worker heartbeats",
+            "gpu_states_from": told_by(self.nodes),
             "nodes": [node.as_json() for node in self.nodes] if nodes else None,
             "cluster": [
                 {
@@ -140,16 +151,19 @@ def take_snapshot(
     *,
     request: JobRequest | None = None,
     cluster: bool = False,
+    measured: Mapping[str, Measured] | None = None,
 ) -> SnapshotView:
     """Join what the scheduler says with what the fleets' records and the workers say.
 
     `request` chooses whose limits are shown: its partition, account and QOS. `reader` must be fresh.
+    `measured` is what telemetry says of GPUs, by UUID.
     """
     ours = {str(job.ref): job for state in states.values() for job in state.jobs.values() if job.ref is not None}
     jobs = list(mine.jobs.values()) if mine.answered else [_remembered(job) for job in ours.values() if job.is_live]
     jobs = [job for job in jobs if not job.state.ended]
     per_node = {str(job.ref): _gpus_per_node(job, ours, limits) for job in jobs}
     nodes = read_nodes(jobs, _beats(reader, now_utc), per_node, {ref: job_ids(job) for ref, job in ours.items()})
+    nodes = with_telemetry(nodes, measured or {})
     problems = list(mine.problems)
     if not mine.answered:
         problems.insert(0, "the scheduler did not tell which jobs there are")

@@ -102,6 +102,10 @@ class PolledScheduler:
         """See `Scheduler.limits`."""
         return self._inner.limits()
 
+    def nodes_down(self, names: Sequence[str]) -> Mapping[str, str] | None:
+        """Which of these nodes are down, where the adapter can tell; None: nobody told."""
+        return self._inner.nodes_down(names) if isinstance(self._inner, SlurmScheduler) else None
+
     def version(self) -> tuple[int, ...] | None:
         """See `Scheduler.version`."""
         return self._inner.version()

@@ -286,6 +286,14 @@ class Questions:
         # Which nodes are idle changes by the minute, so this one is never kept.
         return ask()
 
+    def nodes_down(self, names: Sequence[str]) -> dict[str, str] | None:
+        """Which of these nodes are down or do not answer the controller, in its words; None: no answer."""
+        said = self._probe(commands.show_node_argv(names))
+        rows = site_text.read_nodes(said.out)[0]
+        if said.code != 0 and not rows:
+            return None  # with rows it only did not know one of the names
+        return {row.name: row.down for row in rows if row.down}
+
     def _accounts(self) -> tuple[tuple[AccountLimits, ...], str]:
         """What associations and QOS leave to this user, and why that is not known."""
         if self.has_accounting() is False:

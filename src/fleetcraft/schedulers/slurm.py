@@ -305,6 +305,10 @@ class SlurmScheduler:
         """See `Scheduler.limits`."""
         return self._ask.limits()
 
+    def nodes_down(self, names: Sequence[str]) -> Mapping[str, str] | None:
+        """Which of these nodes are down, and what the controller says of them; None: no answer."""
+        return self._ask.nodes_down(names)
+
     def version(self) -> tuple[int, ...] | None:
         """See `Scheduler.version`."""
         return self._ask.version()

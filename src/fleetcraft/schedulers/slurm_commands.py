@@ -165,8 +165,9 @@ def show_partition_argv() -> list[str]:
     return ["scontrol", "--oneliner", "--all", "show", "partition"]
 
 
-def show_node_argv() -> list[str]:
-    return ["scontrol", "--oneliner", "show", "node"]
+def show_node_argv(names: Sequence[str] = ()) -> list[str]:
+    """Of all nodes, or of these."""
+    return ["scontrol", "--oneliner", "show", "node", *([",".join(names)] if names else [])]
 
 
 def helpformat_argv() -> list[str]:

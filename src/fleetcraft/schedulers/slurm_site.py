@@ -102,7 +102,14 @@ class NodeRow:
         """True when new jobs may start on it, now or after those that run."""
         return self.state in ("idle", "mixed", "allocated") and not _CLOSED.intersection(self.flags)
 
+    @property
+    def down(self) -> str:
+        """What is wrong with it, in the controller's words; empty while it answers."""
+        words = [word for word in (self.state, *self.flags) if word in _DOWN]
+        return " and ".join(words) + (f": {self.reason}" if words and self.reason else "")
 
+
+_DOWN = ("down", "not_responding", "powered_down", "power_down", "fail")
 _CLOSED = frozenset({"drain", "down", "fail", "maint", "maintenance", "not_responding", "reboot", "invalid_reg"})
 
 

@@ -122,6 +122,10 @@ class Files:
         """A descriptor for writing a file that did not exist."""
         return self._open_created(path, os.O_WRONLY | (os.O_APPEND if append else 0))
 
+    def open_append(self, path: str) -> int:
+        """A descriptor for adding to a file that is there."""
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
     def write(self, descriptor: int, data: bytes) -> int:
         """Write once; may be short."""
         return os.write(descriptor, data)

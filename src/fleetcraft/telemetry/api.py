@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -115,6 +115,14 @@ class Sensor(Protocol):
 
     def devices(self) -> list[Device]:
         """The devices that this process may use."""
+        ...
+
+    def inventory(self) -> list[Device]:
+        """Every device that `read` speaks of: those of `devices`, and the GPUs that MIG instances are cut from."""
+        ...
+
+    def expect(self, devices: Iterable[Device]) -> None:
+        """Name devices that were here before: one that is missing now comes as lost instead of being left out."""
         ...
 
     def occupancy(self, uuid: str) -> Occupancy:

@@ -45,5 +45,9 @@ FIELDS = (
     Field(name="fp16_pct", kind="level", decimals=2, what="share of time with FP16 pipes at work"),
     Field(name="fp32_pct", kind="level", decimals=2, what="share of time with FP32 pipes at work"),
     Field(name="fp64_pct", kind="level", decimals=2, what="share of time with FP64 pipes at work"),
+    Field(name="memory_reserved_bytes", kind="state", what="memory that the driver keeps for itself"),
+    Field(name="power_averaged", kind="state", what="1: power_w is an average of the driver, 0: of an instant"),
+    Field(name="power_scope", kind="state", what="of what power_w is: 0 the GPU, 1 the module with its CPU"),
+    Field(name="module_power_w", kind="level", decimals=2, what="power of the module, CPU and memory included"),
 )
 NAMES = tuple(field.name for field in FIELDS)

@@ -1,139 +1,208 @@
-"""NVIDIA GPUs through the driver's own library: identity by UUID, memory in use, and who holds it.
+"""NVIDIA GPUs through the driver's own library: which there are, by UUID, and what each of them does.
 
-NVML can hang for minutes on a sick GPU. Every reading runs in a thread with a deadline; a late answer is
-reported as `hung`, and the worker goes on without it.
+NVML can hang for minutes on a sick GPU. Every call runs in the thread of its device, or in that of the host, with
+a deadline; what is late is reported as `hung`, and everything else goes on without it. A GPU that was seen once is
+never left out: it comes as lost or hung until it is back.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-import queue
-import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from fleetcraft.telemetry.api import Device, Occupancy
+from fleetcraft.core.clock import Clock, SystemClock
+from fleetcraft.telemetry.api import Device, DeviceState, HostState, Occupancy, Reading, Reason, Sweep
+from fleetcraft.telemetry.deadline import Answer
+from fleetcraft.telemetry.fields import NAMES
+from fleetcraft.telemetry.nvml_device import Known, memory_info
+from fleetcraft.telemetry.nvml_errors import reason_of
+from fleetcraft.telemetry.nvml_host import DRIVER_SIGNS, LATE, PATIENCE_S, PENDING, BindingError, NvmlHost
+from fleetcraft.telemetry.nvml_inventory import Group
+from fleetcraft.telemetry.nvml_measure import measure
+from fleetcraft.telemetry.nvml_processes import is_own, lists_wrongly, processes_of
+from fleetcraft.telemetry.visibility import usable_devices
 
-T = TypeVar("T")
 _DEADLINE_S = 10.0
-# A loaded driver, or the bridge device of WSL; FLEETCRAFT_NVML=1 says that a library is there all the same.
-_DRIVER_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 
 
-class NvmlSensor:
+def load_binding() -> Any:
+    """NVIDIA's own `pynvml`. Raises BindingError where it is not installed, or something else has its name."""
+    try:
+        import pynvml
+    except ImportError:
+        raise BindingError("the package nvidia-ml-py is not installed") from None
+    if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
+        where = getattr(pynvml, "__file__", None) or "the path"
+        raise BindingError(
+            f"the package `pynvml` in {where} is not NVIDIA's binding: uninstall it and install nvidia-ml-py"
+        )
+    return pynvml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    readings: tuple[Reading, ...]
+    is_stale: bool
+
+
+class NvmlSensor(NvmlHost):
     """Reads through `pynvml` where it is installed; `reason` says why not otherwise."""
 
     name = "nvml"
 
-    def __init__(self, deadline_s: float = _DEADLINE_S) -> None:
-        self.reason = ""
-        self._deadline_s = deadline_s
-        self._nvml: Any = None
-        self._hung = False
-        if not os.environ.get("FLEETCRAFT_NVML") and not any(os.path.exists(path) for path in _DRIVER_SIGNS):
-            self.reason = "no NVIDIA driver is loaded on this host"
-            return  # the binding alone costs megabytes of memory
-        try:
-            import pynvml
-        except ImportError:
-            self.reason = "the package nvidia-ml-py is not installed"
-            return
-        if self._ask(lambda: pynvml.nvmlInit() or True) is None:
-            self.reason = self.reason or "the NVIDIA driver does not answer"
-            return
-        self._nvml = pynvml
+    def __init__(
+        self,
+        deadline_s: float = _DEADLINE_S,
+        *,
+        clock: Clock | None = None,
+        own: Callable[[int], bool | None] = is_own,
+        signs: tuple[str, ...] = DRIVER_SIGNS,
+    ) -> None:
+        self._told: set[str] = set()  # every UUID that was ever spoken of
+        super().__init__(deadline_s, clock=clock or SystemClock(), own=own, signs=signs, binding=load_binding)
 
-    def _ask(self, question: Callable[[], T]) -> T | None:
-        """The answer, or None with `reason` set: an error, or no answer within the deadline."""
-        if self._hung:
-            return None
-        answers: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
-
-        def work() -> None:
-            try:
-                answers.put((True, question()))
-            except Exception as error:  # noqa: BLE001  the driver's own error class is known only when it is installed
-                answers.put((False, error))
-
-        threading.Thread(target=work, daemon=True, name="nvml").start()
-        try:
-            good, value = answers.get(timeout=self._deadline_s)
-        except queue.Empty:
-            self._hung = True
-            self.reason = f"hung: no answer within {self._deadline_s:.0f} s"
-            return None
-        if not good:
-            self.reason = str(value)
-            return None
-        answer: T = value
-        return answer
+    def _shown(self) -> list[Known]:
+        """Those that this process may use, in the driver's order; a GPU in MIG mode is used by its instances only."""
+        listed = [known for group in self._groups.values() if group.is_listed for known in group.all()]
+        usable = {known.device.uuid: known for known in listed if not known.is_mig}
+        parts = {known.device.uuid: known.parts for known in listed if known.parts is not None}
+        chosen = usable_devices([known.device for known in usable.values()], os.environ, parts)
+        return [usable[device.uuid] for device in chosen]
 
     def devices(self) -> list[Device]:
         """See `Sensor.devices`; `CUDA_VISIBLE_DEVICES` is respected, by index and by UUID."""
-        if self._nvml is None:
-            return []
-        found = self._ask(self._list_devices) or []
-        return visible_devices(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return [known.device for known in self._shown() if known.handle is not None]
 
-    def _list_devices(self) -> list[Device]:
-        nvml = self._nvml
-        devices = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                memory: int | None = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-            except nvml.NVMLError:
-                memory = None  # unified memory: the device has none of its own to report
-            devices.append(
-                Device(
-                    uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-                    index=index,
-                    name=_text(nvml.nvmlDeviceGetName(handle)),
-                    memory_bytes=memory,
-                )
-            )
-        return devices
+    def inventory(self) -> list[Device]:
+        """See `Sensor.inventory`."""
+        return [known.device for group in self._watched() for known in group.all() if self._is_told(known)]
+
+    def _watched(self) -> list[Group]:
+        """The GPUs of which anything is, or was, for this process to use, and those that were expected and are gone."""
+        shown = [known.device for known in self._shown()]
+        self._told.update(device.uuid for device in shown)
+        self._told.update(device.parent for device in shown)
+        return [
+            group
+            for uuid, group in self._groups.items()
+            if not self._told.isdisjoint(group.uuids()) or (uuid in self._expected and group.gpu.handle is None)
+        ]
+
+    def _is_told(self, known: Known) -> bool:
+        return not known.device.parent or known.device.uuid in self._told
 
     def occupancy(self, uuid: str) -> Occupancy:
         """See `Sensor.occupancy`."""
-        if self._nvml is None:
-            return Occupancy(used_bytes=None, pids=None, reason=self.reason)
-        found = self._ask(lambda: self._read(uuid))
-        return found or Occupancy(used_bytes=None, pids=None, reason=self.reason)
+        if not self._serves:
+            self._refresh()
+        for group in self._groups.values():
+            known = group.find(uuid)
+            if known is None:
+                continue
+            if known.handle is None:
+                return Occupancy(used_bytes=None, pids=None, reason=str(known.missing or Reason.LOST))
+            answer = group.reader.call(functools.partial(self._occupancy, known), self._deadline_s)
+            if answer.late:
+                return Occupancy(used_bytes=None, pids=None, reason=self._hung())
+            if answer.error is not None:
+                return Occupancy(used_bytes=None, pids=None, reason=str(answer.error))
+            found: Occupancy = answer.value
+            return found
+        return Occupancy(used_bytes=None, pids=None, reason=self.reason or f"there is no device {uuid}")
 
-    def _read(self, uuid: str) -> Occupancy:
+    def _occupancy(self, known: Known) -> Occupancy:
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        used: int | None
+        used: int | None = None
+        pids: tuple[int, ...] | None = None
+        reason = ""
         try:
-            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        except nvml.NVMLError:
-            used = None
-        try:
-            pids: tuple[int, ...] | None = tuple(
-                int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            used = int(memory_info(nvml, known.handle)[0].used)
+        except Exception as error:  # noqa: BLE001  whatever the binding raises is a reason
+            reason = f"not reported by the driver ({reason_of(error)})"
+        if not lists_wrongly(self.driver):
+            try:
+                pids = tuple(
+                    process.pid for process in processes_of(nvml.nvmlDeviceGetComputeRunningProcesses(known.handle))
+                )
+            except Exception:  # noqa: BLE001, S110  None says it
+                pass
+        return Occupancy(used_bytes=used, pids=pids, reason=reason)
+
+    def read(self) -> Sweep:
+        """See `Sensor.read`."""
+        until = self._clock.mono() + self._deadline_s
+        self._refresh()
+        if not self._serves:
+            state = DeviceState.HUNG if self.state is HostState.HUNG else DeviceState.BROKEN
+            gone = [_absent(known, state, self._blame) for group in self._watched() for known in group.all()]
+            return Sweep(state=self.state, readings=tuple(gone), reason=self.reason, driver=self.driver)
+        watched = self._watched()
+        trusted = not lists_wrongly(self.driver)
+        events = self._poll_events(until)
+        answers: dict[str, Answer | None] = {}
+        for group in watched:
+            if group.gpu.handle is not None:
+                # One after the other: threads that run at once take the interpreter from each other at every call.
+                # A slow one is left behind, so that it costs the others nothing.
+                question = functools.partial(self._measure, group, trusted=trusted, events=events)
+                asked = self._ask(group, question, until)
+                answers[group.gpu.device.uuid] = group.reader.look(PATIENCE_S) if asked else LATE
+        readings: list[Reading] = []
+        for group in watched:
+            answer = answers.get(group.gpu.device.uuid, LATE)
+            readings += self._readings(group, self._collect(group, until) if answer is None else answer)
+        if events is PENDING:
+            self._host.collect(max(0.0, until - self._clock.mono()))
+        hung = bool(readings) and all(reading.state is DeviceState.HUNG for reading in readings)
+        self.state = HostState.HUNG if hung else (HostState.OK if self._groups else HostState.NO_GPU)
+        if self._groups:
+            self.reason = self._hung() if hung else ""
+        return Sweep(state=self.state, readings=tuple(readings), reason=self.reason, driver=self.driver)
+
+    def _measure(self, group: Group, *, trusted: bool, events: Answer) -> _Measured:
+        """In the device's thread."""
+        if not group.gpu.described:
+            group.describe()
+        told = [known for known in group.all() if self._is_told(known)]
+        found = [
+            measure(
+                self._nvml,
+                known,
+                self._clock,
+                trusts_processes=trusted,
+                extra={} if known.device.parent else self._xid_fields(known.device.uuid, events),
             )
-        except nvml.NVMLError:
-            pids = None
-        return Occupancy(used_bytes=used, pids=pids, reason="" if used is not None else "not reported by the driver")
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def visible_devices(devices: list[Device], visible: str | None) -> list[Device]:
-    """Apply `CUDA_VISIBLE_DEVICES`: None means all; the list ends at the first entry that names nothing."""
-    if visible is None:
-        return devices
-    chosen: list[Device] = []
-    for entry in (part.strip() for part in visible.split(",")):
-        match = [
-            device
-            for device in devices
-            if (entry.isdigit() and device.index == int(entry)) or (len(entry) > 4 and device.uuid.startswith(entry))
+            for known in told
         ]
-        if len(match) != 1 or match[0] in chosen:
-            break
-        chosen.append(match[0])
-    return chosen
+        return _Measured(
+            readings=tuple(reading for reading, _stale in found), is_stale=any(stale for _reading, stale in found)
+        )
+
+    def _readings(self, group: Group, answer: Answer) -> list[Reading]:
+        told = [known for known in group.all() if self._is_told(known)]
+        if group.gpu.handle is None:
+            reason = group.gpu.missing or Reason.LOST
+            state = DeviceState.RESET_REQUIRED if reason is Reason.RESET_REQUIRED else DeviceState.LOST
+            if reason not in (Reason.LOST, Reason.RESET_REQUIRED):
+                state = DeviceState.BROKEN
+            return [_absent(known, state, reason, group.notes()) for known in told]
+        if answer.late:
+            since = group.reader.out_since_utc()
+            notes = () if since is None else (f"hung_since:{since * 1000:.0f}",)
+            return [_absent(known, DeviceState.HUNG, Reason.HUNG, notes) for known in told]
+        if answer.error is not None:
+            return [_absent(known, DeviceState.BROKEN, Reason.ERROR) for known in told]
+        measured: _Measured = answer.value
+        self._stale = self._stale or measured.is_stale
+        outage = group.reader.take_outage()
+        if outage is None:
+            return list(measured.readings)
+        note = f"resumed_after:{outage.until_utc - outage.since_utc:.0f}s"
+        return [replace(reading, notes=(*reading.notes, note)) for reading in measured.readings]
+
+
+def _absent(known: Known, state: DeviceState, reason: Reason, notes: tuple[str, ...] = ()) -> Reading:
+    return Reading(uuid=known.device.uuid, state=state, reasons=dict.fromkeys(NAMES, reason), notes=notes)

@@ -286,7 +286,8 @@ class MemoryScheduler:
             ref=job.ref, state=state, raw_state=job.raw_state, name=job.request.name, token=job.request.token,
             reason=job.reason, submit_utc=job.submit_utc, start_utc=job.start_utc, end_utc=end_utc, nodes=job.nodes,
             node_count=job.request.nodes, exit_code=job.exit_code, restarts=job.restarts,
-            time_limit_s=job.request.time_limit_s, source="queue",
+            time_limit_s=job.request.time_limit_s, qos=job.request.qos or "", account=job.request.account or "",
+            source="queue",
         )  # fmt: skip
 
     def _hold(self, refs: Sequence[JobRef], *, held: bool) -> list[Change]:

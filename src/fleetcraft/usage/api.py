@@ -89,3 +89,8 @@ class Window:
     first_ms: int = 0
     last_ms: int = 0  # when the last stretch ends
     bad_ms: int = 0  # lost, hung or broken
+    reserved_ms: int = 0  # not active, with memory at or above 500 MiB over the baseline
+    free_ms: int = 0  # not active, with less memory than that; inactive time of unknown memory is in neither
+    extra_samples: int = 0  # within half an interval of the one before: a second logger wrote them
+    extra_ms: int = 0  # what those would weigh at one interval each
+    expected_ms: int = 0  # what the asked span holds for this GPU; 0 where nobody asked

@@ -16,13 +16,14 @@ _MOST_LISTED = 256
 
 def compose(
     state: WorkerState, reason: str, capacity: Capacity, book: Book, runner: Runner, calls: Calls,
-    counts: Mapping[str, int], rate_per_s: float | None,
+    counts: Mapping[str, int], rate_per_s: float | None, telemetry: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The content of heartbeat.json but for the sequence and the journal's marks."""
     running: list[dict[str, Any]] = [
         {
             "task": str(entry.id), "g": entry.claim.token.gen, "a": entry.attempt, "slot": entry.slot.number,
             "pid": entry.child.pid if entry.child else None, "at": round(entry.at_utc, 3), "log": list(entry.log),
+            **({"gpus": list(entry.slot.gpus)} if entry.slot.gpus else {}),
         }
         for entry in list(runner.running.values())[:_MOST_LISTED]
     ]  # fmt: skip
@@ -34,9 +35,10 @@ def compose(
                     "task": f"{chunk.id.batch}.{chunk.id.index + chunk.done}", "k": chunk.count - chunk.done,
                     "g": chunk.claim.token.gen, "a": chunk.attempt, "slot": host.slot.number,
                     "pid": host.resident.child.pid, "at": round(chunk.at_utc, 3),
+                    **({"gpus": list(host.slot.gpus)} if host.slot.gpus else {}),
                 }
             )  # fmt: skip
-    return {
+    content: dict[str, Any] = {
         "state": state.value,
         "reason": reason,
         "capacity": capacity.describe(),
@@ -47,3 +49,6 @@ def compose(
         "counts": {name: count for name, count in counts.items() if count},
         "rate_per_s": None if rate_per_s is None else round(rate_per_s, 3),
     }
+    if telemetry is not None:
+        content["telemetry"] = telemetry
+    return content

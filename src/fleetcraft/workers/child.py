@@ -12,6 +12,8 @@ import os
 import resource
 import select
 import signal
+import time
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -27,6 +29,7 @@ __all__ = ["Child", "Ended", "Graces", "Launch", "Supervisor", "seal_descriptors
 
 _WAIT_FLAGS = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
 _LONGEST_POLL_S = 0.2
+_HELPER_POLL_S = 0.01
 # Exec resets what we handle, not what is ignored: by Python, by us, or by who started us (nohup, a shell's background).
 _RESET = (signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 _MARK_KEY = MARK_VARIABLE.encode()
@@ -60,6 +63,7 @@ class Supervisor:
         self._open: dict[str, Child] = {}
         self._ending: dict[str, End] = {}
         self._unkillable: set[int] = set()
+        self._helpers: dict[int, int | None] = {}  # pid: how it ended
         self._own_peak_kib = 0
         self._walk_wanted = False
         self._reset = sorted({*_RESET, *(n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN)})
@@ -112,6 +116,50 @@ class Supervisor:
         child = Child(pid, launch.mark, self._clock.boot(), now_s, self._kin.on_pid(pid))
         self._leaders[pid] = self._open[launch.mark] = child
         return child
+
+    def start_helper(self, argv: list[str], env: Mapping[str, str], stdin: int, output: int) -> int:
+        """Start a process of the worker's own, which is no attempt: nothing waits for it. Raises OSError.
+
+        What it says goes to `output`. It must start nothing itself.
+        """
+        actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in ((stdin, 0), (self._null, 1), (output, 2))]
+        settings: dict[str, Any] = {"file_actions": actions, "setsigmask": (), "setsigdef": self._reset}
+        try:
+            pid = os.posix_spawn(argv[0], argv, dict(env), **settings, **self._session)
+        except NotImplementedError:  # see `_exec`
+            pid = os.posix_spawn(argv[0], argv, dict(env), **settings, setpgroup=0)
+        self._helpers[pid] = None
+        self._kin.nobodys.add(pid)
+        return pid
+
+    def helper_status(self, pid: int) -> int | None:
+        """How a helper ended, as the kernel tells it, once; None while it lives."""
+        status = self._helpers.get(pid)
+        if status is not None:
+            del self._helpers[pid]  # its pid may be given to an attempt now
+        return status
+
+    def end_helper(self, pid: int, grace_s: float) -> bool:
+        """Wait a moment for a helper that was told to end, then kill it; False when not even that ended it.
+
+        To be called after `close`: it collects children by itself.
+        """
+        for number in (0, signal.SIGKILL):
+            due_s = time.monotonic() + grace_s
+            while self._helpers.get(pid) is None:
+                try:
+                    if number:
+                        os.kill(pid, number)
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                except OSError:
+                    return True
+                if ended:
+                    self._helpers[pid] = status
+                elif time.monotonic() >= due_s:
+                    break
+                else:
+                    time.sleep(_HELPER_POLL_S)
+        return self._helpers.get(pid) is not None
 
     def _spawn_in_place(self, argv: list[str], wiring: Wiring, env: dict[bytes, bytes], now_s: float) -> int:
         name = argv[0]
@@ -227,6 +275,11 @@ class Supervisor:
             if not pid:
                 break
             child = self._leaders.get(pid)
+            if child is None and pid in self._helpers:
+                if status & 0xFF != 0x7F and status != 0xFFFF:
+                    self._helpers[pid] = status
+                    self._kin.on_reaped(pid)
+                continue
             if status & 0xFF == 0x7F or status == 0xFFFF:  # stopped, continued
                 if child is not None:
                     child.is_stopped = status != 0xFFFF

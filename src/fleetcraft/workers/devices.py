@@ -1,51 +1,16 @@
-"""Which sensor a worker uses, and what strangers hold on a device, read at most once a second."""
+"""What strangers hold on a device, read at most once a second, and whether an ended attempt still holds one."""
 
 from __future__ import annotations
 
 import os
 
 from fleetcraft.core.clock import Clock
-from fleetcraft.core.errors import UsageError
-from fleetcraft.spool.host import host_name
-from fleetcraft.telemetry.api import Device, Sensor
-from fleetcraft.telemetry.nvml import NvmlSensor
-from fleetcraft.telemetry.simulated import SimulatedSensor
+from fleetcraft.telemetry.api import Sensor
+from fleetcraft.telemetry.open import open_sensor
+
+__all__ = ["DeviceWatch", "ForeignMemory", "open_sensor"]
 
 _FRESH_S = 1.0
-
-
-def open_sensor(gpus: str) -> Sensor:
-    """The sensor for `auto`, `none`, a number, or `simulated:N`.
-
-    Raises UsageError when a number of GPUs was asked for and fewer are there.
-    """
-    if gpus.startswith("simulated:"):
-        return SimulatedSensor(int(gpus.partition(":")[2]), host_name())
-    if gpus in ("none", "0"):
-        return SimulatedSensor(0, host_name())
-    sensor = NvmlSensor()
-    if gpus == "auto":
-        return sensor
-    found = sensor.devices()
-    if len(found) < int(gpus):
-        reason = f" ({sensor.reason})" if sensor.reason else ""
-        raise UsageError(
-            f"--gpus {gpus} was asked for, but {len(found)} can be used here{reason}.",
-            hint="Use --gpus auto, or --gpus simulated:N to try things out. `fleetcraft doctor` looks closer.",
-        )
-    return _FirstOf(sensor, int(gpus))
-
-
-class _FirstOf(NvmlSensor):
-    """The first few devices of another sensor."""
-
-    def __init__(self, sensor: NvmlSensor, count: int) -> None:
-        self.__dict__.update(sensor.__dict__)
-        self._count = count
-
-    def devices(self) -> list[Device]:
-        """See `Sensor.devices`."""
-        return super().devices()[: self._count]
 
 
 class ForeignMemory:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from fleetcraft.core.errors import UsageError
 from fleetcraft.core.quantities import parse_duration_s
+from fleetcraft.telemetry.interval import check_interval_s
 
 DEFAULT_IDLE_EXIT_S = 600.0
 DEFAULT_DRAIN_BEFORE_S = 120.0
 DEFAULT_JOB_GRACE_S = 30.0
+DEFAULT_TELEMETRY_S = 10.0
 NEVER = "never"
 WATCHES = ("auto", "poll")
 # A number this large is a time since the epoch, not a duration: it stands for more than thirty years.
@@ -41,6 +43,7 @@ class WorkerOptions:
     heartbeat_s: float = 5.0
     kill_grace_s: float = 10.0
     crash_limit: int = 3
+    telemetry_s: float | None = DEFAULT_TELEMETRY_S  # how often GPUs are measured; None: never
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -60,6 +63,8 @@ class WorkerOptions:
                 raise UsageError(f"--pass-env {name!r} is not a valid variable name.")
         if self.crash_limit < 1:
             raise UsageError(f"The crash limit {self.crash_limit} must be one or more.")
+        if self.telemetry_s is not None:
+            check_interval_s(self.telemetry_s, "--telemetry")
 
     def _check_times(self) -> None:
         # The three periods are one policy: a lease shorter than two beats would take living workers for dead.
@@ -80,6 +85,13 @@ class WorkerOptions:
 def parse_idle_exit_s(text: str) -> float | None:
     """Seconds, or None for `never`. Raises UsageError."""
     return None if text == NEVER else parse_duration_s(text, "--idle-exit")
+
+
+def parse_telemetry_s(text: str) -> float | None:
+    """Seconds between two samples, or None for `off`. Raises UsageError."""
+    if text in ("on", "off"):
+        return DEFAULT_TELEMETRY_S if text == "on" else None
+    return check_interval_s(parse_duration_s(text, "--telemetry"), "--telemetry")
 
 
 def parse_deadline_utc(text: str, now_utc: float, what: str = "--deadline") -> float:

@@ -40,6 +40,7 @@ from fleetcraft.workers.lookout import Lookout
 from fleetcraft.workers.options import WorkerOptions
 from fleetcraft.workers.poller import Poller
 from fleetcraft.workers.runner import ANNOUNCE_AFTER_S, Runner
+from fleetcraft.workers.sampling import SamplerChild
 from fleetcraft.workers.sink import Sink
 from fleetcraft.workers.slots import Capacity
 from fleetcraft.workers.starter import Starter
@@ -118,6 +119,10 @@ class Worker:
             None if options.deadline_utc is None else now + options.deadline_utc - clock.utc(),
         )  # fmt: skip
         self.supervisor = Supervisor(clock, self.life.id)
+        self.sampler = SamplerChild(
+            self.supervisor, clock, self.spool, options, self.life.id, self.life.identity.host, job_id or "",
+            bool(capacity.gpus),
+        )  # fmt: skip
         self.logs = SlotLogs(self.spool.files, self.life.folder)
         pace, life = self.ctx.pace, self.life.id
         self.runner = Runner(
@@ -279,6 +284,8 @@ class Worker:
                 self._try_storage()
         elif now - self.sink.last_sync_s >= SYNC_EVERY_S:
             self.sink.sync()
+        if (said := self.sampler.step(now)) is not None:
+            self.ctx.say(said)
         if self.beat_timer.due(now):
             self._beat()
         if self.announce_timer.due(now):
@@ -294,8 +301,9 @@ class Worker:
     def _beat(self) -> None:
         state = WorkerState.STORAGE_FULL if self.sink.storage_full else self.state
         content = compose(
-            state, self.reason, self.ctx.capacity, self.ctx.book, self.runner, self.calls, self.counts, self._rate()
-        )
+            state, self.reason, self.ctx.capacity, self.ctx.book, self.runner, self.calls, self.counts, self._rate(),
+            self.sampler.describe(),
+        )  # fmt: skip
         try:
             self.life.beat(content)
             self.sink.summarize(force=self.state is WorkerState.STOPPED)
@@ -351,7 +359,8 @@ class Worker:
         # A drain that let tasks finish becomes one that does not, when the node is about to be taken away.
         self.state, self.reason, self._stopping = WorkerState.DRAINING, reason, stop
         self.ctx.say(f"drains: {reason}")
-        self.sink.record({"t": "note", "what": "drain", "cause": cause.value, "reason": reason})
+        at = round(self.clock.utc(), 3)
+        self.sink.record({"t": "note", "what": "drain", "cause": cause.value, "reason": reason, "at": at})
         if stop:
             self.runner.drain_cause = self.calls.receipts.drain_cause = cause
             self.runner.stop_all("drain")
@@ -388,7 +397,7 @@ class Worker:
     def _wait(self, now: float) -> None:
         # Only what is looked at in this state may set the time: a moment that stays in the past is a busy loop.
         full = self.sink.storage_full or not self.sink.clear
-        moments = [self.beat_timer.next_s, self.request_timer.next_s]
+        moments = [self.beat_timer.next_s, self.request_timer.next_s, self.sampler.next_s]
         moments.append(self.flush_timer.next_s if full else self.sink.last_sync_s + SYNC_EVERY_S)
         if self.state is WorkerState.UP and not self.sink.storage_full:
             moments += [self.suspicion.timer.next_s] if self.suspicion.is_open else self.lookout.next_look_s(now)
@@ -432,6 +441,7 @@ class Worker:
 
     def _end(self) -> None:
         self.exit_code = self.farewell.say_goodbye(self.exit_code)
+        self.sampler.close()
         ended = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "nothing run"
         self.ctx.say(f"ended ({self.reason or 'done'}): {ended}")
         if self.job_word is not None:

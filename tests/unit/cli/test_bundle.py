@@ -80,3 +80,16 @@ def test_a_worker_runs_from_it_with_an_empty_environment(bundle, tmp_path):
     imported = {name.split(".")[0] for name in (tmp_path / "modules.txt").read_text().split()}
     assert "fleetcraft" in imported
     assert not imported - sys.stdlib_module_names - {"fleetcraft", "__main__"}
+
+
+OF_SAMPLES = ("summary", "classify", "top", "watch", "export", "report", "ledger", "import", "seal")
+
+
+@pytest.mark.parametrize("verb", OF_SAMPLES)
+def test_what_it_does_not_hold_is_called_by_its_name(bundle, tmp_path, verb):
+    words = {"import": ["log.csv", "--to", "t", "--zone", "UTC"], "seal": ["t"], "export": ["--to", "metrics.prom"]}
+    answer = run_bare(bundle, "gpu", verb, *words.get(verb, ()), cwd=tmp_path)
+    assert answer.returncode == 2, answer.stderr
+    assert answer.stderr.startswith("fleetcraft: Telemetry ")
+    assert "there is no module fleetcraft." in answer.stderr
+    assert "pip install" in answer.stderr

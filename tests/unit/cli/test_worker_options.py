@@ -8,7 +8,13 @@ from fleetcraft.cli.commands import load
 from fleetcraft.cli.parser import build_parser
 from fleetcraft.cli.worker_run import options_from
 from fleetcraft.core.errors import UsageError
-from fleetcraft.workers.options import WorkerOptions, deadline_from_environment, parse_deadline_utc, parse_idle_exit_s
+from fleetcraft.workers.options import (
+    WorkerOptions,
+    deadline_from_environment,
+    parse_deadline_utc,
+    parse_idle_exit_s,
+    parse_telemetry_s,
+)
 
 NOW = 1_800_000_000.0
 
@@ -98,3 +104,14 @@ def test_reading_a_deadline_is_total(text):
         assert parse_deadline_utc(text, NOW) >= 0
     except UsageError:
         return
+
+
+@pytest.mark.parametrize(("word", "seconds"), (("on", 10.0), ("off", None), ("1s", 1.0), ("30s", 30.0), ("60s", 60.0)))
+def test_how_often_gpus_are_measured(word, seconds):
+    assert parse_telemetry_s(word) == seconds
+
+
+@pytest.mark.parametrize("word", ("0s", "0.9s", "61s", "never", ""))
+def test_what_is_no_interval_of_samples_is_named(word):
+    with pytest.raises(UsageError, match="--telemetry"):
+        parse_telemetry_s(word)

@@ -99,7 +99,9 @@ class _Hook(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.got.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self.send_response(500 if self.path == "/no" else 204)
+        self.send_response({"/no": 500, "/elsewhere": 302}.get(self.path, 204))
+        if self.path == "/elsewhere":
+            self.send_header("Location", "/yes")
         self.end_headers()
 
     def log_message(self, *_arguments):
@@ -123,3 +125,9 @@ def test_a_webhook_gets_the_event_as_json(hook):
     assert post_json(f"{hook}/no", b"{}", 5.0) == "answered 500"
     assert "refused" in post_json("http://127.0.0.1:1/", b"{}", 5.0)
     assert post_json("file:///etc/passwd", b"{}", 5.0) == "only http and https are posted to"
+
+
+def test_a_webhook_cannot_send_the_event_elsewhere(hook):
+    before = len(_Hook.got)
+    assert post_json(f"{hook}/elsewhere", b'{"secret": 1}', 5.0) == "answered 302"
+    assert len(_Hook.got) == before + 1

@@ -57,6 +57,8 @@ def test_nodes_tell_what_they_have_and_what_is_taken():
     assert two.gpus_allocated == 0
     assert (three.state, three.usable, three.gpus) == ("down", False, 0)
     assert set(three.flags) == {"drain", "not_responding"}
+    assert (one.down, two.down) == ("", "")
+    assert three.down.startswith("down and not_responding: Not responding [slurm@")
     assert three.reason.startswith("Not responding [slurm@")
 
 

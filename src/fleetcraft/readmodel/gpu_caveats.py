@@ -1,0 +1,59 @@
+"""What a reader of a ledger should know beside the numbers: its sources, and what in them does not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fleetcraft.readmodel.gpu_allocations import Allocations
+from fleetcraft.readmodel.gpu_attempts import Journals
+from fleetcraft.usage.api import Gpu
+from fleetcraft.usage.ledger import Evidence
+
+
+def sources_of(allocations: Allocations, journals: Journals, evidences: Sequence[Evidence]) -> list[str]:
+    """What was read, in sentences."""
+    attempts = sum(1 for _ in journals.attempts)
+    sampled = sum(1 for one in evidences if one.line.is_gpu and one.profile is not None)
+    gpus = sum(1 for one in evidences if one.line.is_gpu)
+    lone = sum(1 for stay in allocations.stays if not stay.fleet)
+    said = []
+    if allocations.jobs:
+        said.append(f"scheduler records of the fleets: {allocations.jobs} jobs")
+    if lone:
+        said.append(f"worker lives that no fleet's job holds: {lone} stays, from their beginning to the last heartbeat")
+    said.append(f"journals: {len(journals.lives)} worker lives, {attempts} attempts")
+    if gpus:
+        said.append(f"telemetry: samples of {sampled} of {gpus} allocated GPUs")
+    return said
+
+
+def held_twice(evidences: Sequence[Evidence]) -> list[str]:
+    """GPUs that two allocations hold at once: a worker beside a job on the same node, or a job id that is not told."""
+    last: dict[Gpu, tuple[int, str]] = {}
+    found = []
+    for one in sorted(evidences, key=lambda one: one.line.spans):
+        line = one.line
+        if not line.gpu.uuid:
+            continue
+        key = replace(line.gpu, index=0)
+        start_ms, end_ms = line.spans[0][0], line.spans[-1][1]
+        before_ms, job = last.get(key, (0, ""))
+        if start_ms < before_ms:
+            text = f"{line.gpu.host}: {line.gpu.uuid} stands in two allocations at once"
+            found.append(f"{text} ({job or 'no job'}, {line.job or 'no job'}); its time counts in both")
+        last[key] = max((before_ms, job), (end_ms, line.job))
+    return found
+
+
+def outside(evidences: Sequence[Evidence]) -> list[str]:
+    """Attempts beyond their allocation: the clocks of nodes and scheduler differ, or a record is wrong."""
+    worst_ms, where = 0, ""
+    for one in evidences:
+        low = min(start for start, _ in one.line.spans)
+        for hold in one.holds:
+            if hold.start_ms < low - 2000 and hold.end_ms > low and low - hold.start_ms > worst_ms:
+                worst_ms, where = low - hold.start_ms, one.line.gpu.host
+    if not worst_ms:
+        return []
+    return [f"{where}: an attempt began {worst_ms / 1000:.1f} s before its allocation; clocks may differ"]

@@ -1,0 +1,1 @@
+"""Puts what looks and what acts together, for commands that do both again and again."""
