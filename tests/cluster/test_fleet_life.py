@@ -83,6 +83,23 @@ def test_a_node_is_held_for_a_person_and_given_back(lab, cluster):
     cluster.wait_for(cluster.all_idle, "the node is idle again", seen=cluster.node_states)
 
 
+def test_each_of_several_held_nodes_is_measured(lab, cluster):
+    wanted = ("--nodes", "2", "--worker-gpus", "simulated:2", "--telemetry", "1s")
+    said = lab.ask("fleet", "devnode", "--detach", "--time", "10m", *wanted)
+    cluster.wait_job(int(said["job"]), "RUNNING")
+
+    def measured() -> list[str]:
+        return sorted(path.parent.name for path in lab.spool.glob(f"telemetry/*/*-{said['job']}.csv"))
+
+    folder = lab.spool / "fleets" / "devnode" / "jobs" / said["token"]
+    cluster.wait_for(lambda: len(measured()) == 2, "both nodes are measured", seen=lambda: [*folder.iterdir()])
+    assert set(measured()) <= set(cluster.node_names)
+    assert len(set(measured())) == 2
+    lab.ask("fleet", "cancel", "devnode")
+    cluster.wait_job(int(said["job"]), "CANCELLED", "COMPLETED")
+    cluster.wait_for(cluster.all_idle, "the nodes are idle again", seen=cluster.node_states)
+
+
 def test_a_held_node_goes_back_when_the_command_that_holds_it_is_killed(lab, cluster):
     holder = lab.popen("fleet", "devnode", "--time", "10m")
     try:

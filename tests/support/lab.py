@@ -6,6 +6,7 @@ spool's lives may be left: a test that leaves one behind fails, whatever else it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -89,7 +90,8 @@ class Lab:
             process.kill()
         strays = self.strays()
         for pid in strays:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a sampler ends by itself when its worker was killed
+                os.kill(pid, signal.SIGKILL)
         if in_order and strays:
             raise AssertionError(f"left behind by workers that ended in order: {strays}")
 

@@ -15,7 +15,7 @@ from fleetcraft.config.site import Container, NotifyRules, ResolvedSite
 from fleetcraft.core.errors import Refused, UsageError
 from fleetcraft.fleet.handle import Fleet, place_program
 from fleetcraft.fleet.spec import FleetSpec, WorkerChoices, spec_for
-from fleetcraft.workers.options import WorkerOptions
+from fleetcraft.workers.options import WorkerOptions, parse_telemetry_s
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -123,6 +123,8 @@ def _check_worker(worker: Mapping[str, Any]) -> None:
     said = {name: worker[name] for name in ("gpus", "cpus", "pass_env") if worker.get(name) is not None}
     try:
         WorkerOptions(spool=".", **said)
+        if worker.get("telemetry") is not None:
+            parse_telemetry_s(worker["telemetry"])
     except UsageError as error:
         text = error.message.replace("--gpus", "--worker-gpus").replace("--cpus", "--worker-cpus")
         raise UsageError(text, hint=error.hint) from error

@@ -106,6 +106,9 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="as for `worker run`")
     group.add_argument("--worker-gpus", metavar="WHICH", help="as --gpus of `worker run` (default: auto)")
     group.add_argument("--worker-cpus", type=number, metavar="N", help="as --cpus of `worker run`")
+    group.add_argument(
+        "--telemetry", metavar="HOW", help="how GPUs are measured: on, off, or how often (default: on, every 10 s)"
+    )
     group.add_argument("--drain-before", type=duration("--drain-before"), metavar="TIME", help="as for `worker run`")
     group.add_argument(
         "--bundle", action="store_true", help="ship the worker as one file, for nodes without this program"
@@ -158,6 +161,7 @@ def read_options(arguments: argparse.Namespace) -> FleetOptions:
             "gpus": said.get("worker_gpus"),
             "cpus": said.get("worker_cpus"),
             "drain_before_s": said.get("drain_before"),
+            "telemetry": said.get("telemetry"),
             "pass_env": tuple(said.get("pass_env") or ()) or None,
         },
     )

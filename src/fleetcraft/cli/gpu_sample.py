@@ -65,6 +65,7 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _once(arguments: argparse.Namespace, output: Output) -> int:
+    from fleetcraft.telemetry.energy import host_energy_uj
     from fleetcraft.telemetry.open import open_sensor
 
     sensor = open_sensor(arguments.gpus)
@@ -79,16 +80,27 @@ def _once(arguments: argparse.Namespace, output: Output) -> int:
     if sweep.readings:
         rows = [_cells(reading, devices.get(reading.uuid)) for reading in sweep.readings]
         output.lines(table(output, _HEADS, rows))
+        for reading in sweep.readings:
+            if reading.notes:
+                output.line(f"{reading.uuid}: {', '.join(reading.notes)}")
         output.line(f"driver {sweep.driver or 'unknown'}, read by {sensor.name}")
+        told = host_energy_uj()
+        counter = f"its counter stands at {told / 1e6:,.0f} J" if isinstance(told, int) else f"not told ({told.value})"
+        output.line(f"energy of the first processor: {counter}")
     return EXIT_DONE
 
 
 def _as_json(sensor: Sensor, sweep: Sweep, devices: dict[str, Device]) -> dict[str, object]:
+    from fleetcraft.telemetry.energy import host_energy_uj
+
+    energy = host_energy_uj()
     return {
         "sensor": sensor.name,
         "state": sweep.state.value,
         "reason": sweep.reason,
         "driver": sweep.driver,
+        "host_energy_uj": energy if isinstance(energy, int) else None,
+        "host_energy_reason": None if isinstance(energy, int) else energy.value,
         "gpus": [
             {
                 "uuid": reading.uuid,

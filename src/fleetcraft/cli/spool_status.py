@@ -146,6 +146,9 @@ def _workers(view: StatusView, output: Output) -> Iterator[str]:
         for worker in view.workers
     ]
     yield from table(output, ("WORKER", "STATE", "HOST", "CPUS", "GPUS", "RUNNING", "DONE", "HEARD"), rows, styled=1)
+    for worker in view.workers:
+        if worker.unmeasured:
+            yield f"{output.paint('!', 'yellow', 'bold')} {worker.life}: {printable(worker.unmeasured)}"
 
 
 STATUS = Command(

@@ -43,7 +43,7 @@ def _list(arguments: argparse.Namespace, output: Output) -> int:
             "?" if worker.gpus is None else str(worker.gpus),
             "" if worker.age_s is None else format_duration(worker.age_s),
             worker.job_id or "",
-            worker.reason,
+            "; ".join(text for text in (worker.reason, worker.unmeasured) if text),
         )
         for worker in workers
     ]

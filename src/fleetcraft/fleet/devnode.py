@@ -43,13 +43,38 @@ while [ -z "$heard" ] && [ "$(date +%s)" -lt "$deadline" ]; do
   sleep @beat@ &
   wait $!
 done
-[ -z "$sampler" ] || kill "$sampler" 2>/dev/null
+if [ -n "$sampler" ]; then
+  @end@
+fi
 code=0
 """.strip("\n")
 # The GPUs are measured as a worker would do it. A node without the program is held all the same.
 _SAMPLER = r"""
 @words@ </dev/null >>"$job_dir/sampler.log" 2>&1 &
 sampler=$!
+""".strip("\n")
+_END_HERE = 'kill "$sampler" 2>/dev/null'
+# A launcher that is asked to end kills its step at once, so each node is told by the file, and a while is waited.
+_END_EVERYWHERE = r"""
+: >"$job_dir/stop"
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    kill -0 "$sampler" 2>/dev/null || break
+    sleep 1
+  done
+  kill "$sampler" 2>/dev/null
+""".strip("\n")
+# On each of several nodes: measure until the file appears. The sampler ends with this shell, however that ends.
+_ON_NODE = r"""
+stop=$1; shift
+trap : TERM INT USR1 USR2
+"$@" &
+sampler=$!
+while kill -0 "$sampler" 2>/dev/null; do
+  [ ! -e "$stop" ] || kill "$sampler" 2>/dev/null
+  sleep 2 &
+  wait $!
+done
+wait "$sampler"
 """.strip("\n")
 
 
@@ -73,20 +98,36 @@ class Held:
 def hold_draft(fleet: Fleet, spec: FleetSpec, why: str = "a node for a person") -> Draft:
     """What would be submitted."""
     spec = replace(spec, shape=DEVNODE, lanes=0, min_nodes=0)
-    body = _BODY.replace("@beat@", str(_BEAT_S)).replace("@sampler@", _sampler_lines(spec, fleet.folder.spool))
     wish = Wish(spec=spec, why=why, purpose=HOLD)
     return draft(
         fleet, fleet.state(), wish,
-        script_for=lambda token: assemble(spec, fleet.folder, token, body, title="a node held for a person"),
+        script_for=lambda token: assemble(
+            spec, fleet.folder, token, _body(fleet, spec, token), title="a node held for a person"
+        ),
     )  # fmt: skip
 
 
-def _sampler_lines(spec: FleetSpec, spool: str) -> str:
-    """Start the sampler, where the node has GPUs."""
-    if not spec.gpus_per_node or spec.worker.gpus in ("none", "0"):
-        return "sampler="
+def _body(fleet: Fleet, spec: FleetSpec, token: str) -> str:
+    sampler = _sampler_words(fleet, spec, token)
+    start = "sampler=" if sampler is None else _SAMPLER.replace("@words@", script_line(sampler))
+    end = _END_HERE if spec.nodes == 1 else _END_EVERYWHERE
+    return _BODY.replace("@beat@", str(_BEAT_S)).replace("@end@", end).replace("@sampler@", start)
+
+
+def _sampler_words(fleet: Fleet, spec: FleetSpec, token: str) -> list[str] | None:
+    """What measures the GPUs of every node; None where there are none, or nobody wants it."""
+    told, spool = spec.worker.telemetry, fleet.folder.spool
+    if not spec.gpus_per_node or spec.worker.gpus in ("none", "0") or told == "off":
+        return None
     words = [*spec.program, "gpu", "sample", "--spool", spool, "--gpus", spec.worker.gpus, "--minded"]
-    return _SAMPLER.replace("@words@", script_line(contained(spec, words, spool)))
+    if told is not None and told != "on":
+        words += ["--interval", told]
+    words = contained(spec, words, spool)
+    if spec.nodes == 1:
+        return words  # the script runs on the node itself
+    words = ["/bin/bash", "-c", _ON_NODE, "node", fleet.folder.job(token).stop, *words]
+    # What a person starts on the nodes must not wait for this step, nor this step for a person.
+    return ["env", "SLURM_OVERLAP=1", *fleet.launch()(words)]
 
 
 def submit_hold(fleet: Fleet, spec: FleetSpec, why: str = "a node for a person") -> Submitted:

@@ -38,6 +38,8 @@ def worker_words(spec: FleetSpec, spool: str) -> list[str]:
         words += ["--cpus", str(choices.cpus)]
     if choices.lease_s is not None:
         words += ["--lease", f"{choices.lease_s:g}s"]
+    if choices.telemetry is not None:
+        words += ["--telemetry", choices.telemetry]
     for name in choices.pass_env:
         words += ["--pass-env", name]
     return contained(spec, words, spool)

@@ -38,6 +38,7 @@ class WorkerChoices:
     drain_before_s: float | None = None  # how long before the deadline the drain begins; None: as the site signals
     lease_s: float | None = None
     pass_env: tuple[str, ...] = ()
+    telemetry: str | None = None  # on, off, or how often GPUs are measured; None: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

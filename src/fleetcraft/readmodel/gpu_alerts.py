@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetcraft.core.quantities import format_bytes, format_duration
@@ -14,7 +14,7 @@ from fleetcraft.usage.thresholds import Thresholds
 
 KINDS = (
     "idle_while_work_waits", "free_idle", "reserved_idle", "silent", "hung", "lost", "telemetry_broken", "missing",
-    "throttled", "hot", "errors", "disk",
+    "throttled", "hot", "errors", "row_remap", "disk",
 )  # fmt: skip
 # Bits of the driver that mean trouble; a power cap under full load is how a GPU works.
 _SLOWED = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
@@ -22,6 +22,11 @@ _COUNTERS = {
     "xid_events": "Xid events",
     "ecc_uncorrected": "uncorrected memory errors",
     "remapped_rows": "remapped memory rows",
+}
+# What a sampler notes of memory rows that went bad.
+_REMAPS = {
+    "row_remap_pending": "waits for a reset to replace bad memory rows",
+    "row_remap_failure": "could not replace a bad memory row",
 }
 _DISK_SLACK = 0.02
 
@@ -98,8 +103,11 @@ def _of_host(host: HostNow, picture: GpusNow, book: AlertBook) -> Iterator[Findi
         host, "hot", lambda gpu: gpu.reports and gpu.values.get("temperature_c", 0.0) >= limits.hot_c,
         f"at {limits.hot_c:g} C or more", hold_s=limits.throttle_s,
     )  # fmt: skip
+    noted = host.sampler.get("notes")
     for gpu in host.gpus:
         yield from _errors(host, gpu, book)
+        if gpu.reports and isinstance(noted, Mapping):
+            yield from _remaps(host, gpu, noted.get(gpu.uuid))
 
 
 def _idle(host: HostNow, limits: Thresholds, now_utc: float) -> Iterator[Finding]:
@@ -164,6 +172,15 @@ def _errors(host: HostNow, gpu: GpuNow, book: AlertBook) -> Iterable[Finding]:
         key=f"errors:{gpu.key}", kind="errors", subject=gpus_of(host),
         text=f"{host.host}: GPU {gpu.index} had {said}{last}", numbers={**grown, "xid": xid, "uuid": gpu.uuid},
     )  # fmt: skip
+
+
+def _remaps(host: HostNow, gpu: GpuNow, notes: object) -> Iterator[Finding]:
+    said = [text for note, text in _REMAPS.items() if isinstance(notes, list) and note in notes]
+    if said:
+        yield Finding(
+            key=f"row_remap:{gpu.key}", kind="row_remap", subject=gpus_of(host),
+            text=f"{host.host}: GPU {gpu.index} {' and '.join(said)}; tell the site", numbers={"uuid": gpu.uuid},
+        )  # fmt: skip
 
 
 def _of_disk(disk: Disk, limits: Thresholds, book: AlertBook) -> Iterator[Finding]:

@@ -11,6 +11,10 @@ from fleetcraft.usage.api import Gpu
 from fleetcraft.usage.ledger import Evidence
 
 
+def _some(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
 def sources_of(allocations: Allocations, journals: Journals, evidences: Sequence[Evidence]) -> list[str]:
     """What was read, in sentences."""
     attempts = sum(1 for _ in journals.attempts)
@@ -22,7 +26,8 @@ def sources_of(allocations: Allocations, journals: Journals, evidences: Sequence
         said.append(f"scheduler records of the fleets: {allocations.jobs} jobs")
     if lone:
         said.append(f"worker lives that no fleet's job holds: {lone} stays, from their beginning to the last heartbeat")
-    said.append(f"journals: {len(journals.lives)} worker lives, {attempts} attempts")
+    lives = len(journals.lives)
+    said.append(f"journals: {_some(lives, 'worker life', 'worker lives')}, {_some(attempts, 'attempt', 'attempts')}")
     if gpus:
         said.append(f"telemetry: samples of {sampled} of {gpus} allocated GPUs")
     return said

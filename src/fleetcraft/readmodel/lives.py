@@ -36,6 +36,15 @@ class WorkerView:
     done: int
     rate_per_s: float | None
     buried: bool  # nothing of it is left to do for anybody
+    telemetry: str | None = None  # how its sampler stands: on, off, starting or failed; None: no GPU, or not told
+    telemetry_reason: str | None = None
+
+    @property
+    def unmeasured(self) -> str:
+        """Why the GPUs of a running worker are not measured, where that was not asked for; else empty."""
+        if not self.is_running or self.telemetry in (None, "on", "off") or not self.telemetry_reason:
+            return ""
+        return f"its GPUs are not measured: the sampler {self.telemetry_reason}"
 
     @property
     def is_running(self) -> bool:
@@ -79,6 +88,8 @@ def view_life(reading: LifeReading, reader: SpoolFold, now_utc: float) -> Worker
     running = sum(len(ranges) for (life, *_), ranges in reader.fold.open.items() if life == reading.life and is_running)
     counts = beat.get("counts")
     rate = beat.get("rate_per_s")
+    sampler = beat.get("telemetry")
+    told = sampler if isinstance(sampler, Mapping) else {}
     return WorkerView(
         life=reading.life,
         state=state,
@@ -95,6 +106,8 @@ def view_life(reading: LifeReading, reader: SpoolFold, now_utc: float) -> Worker
         done=sum(value for value in counts.values() if isinstance(value, int)) if isinstance(counts, Mapping) else 0,
         rate_per_s=float(rate) if isinstance(rate, (int, float)) and is_running else None,
         buried=reading.state == DEAD,
+        telemetry=str(told["state"]) if told.get("state") else None,
+        telemetry_reason=str(told["reason"]) if told.get("reason") else None,
     )
 
 

@@ -130,6 +130,7 @@ def _private(
     yield from (options.fleet or "", options.job or "", spool_root or "")
     for ledger in ledgers:
         for span in ledger.spans:
-            yield from (span.gpu.host, span.gpu.uuid, span.job, span.task)
+            yield from (span.gpu.host, span.gpu.uuid, span.job)
         for task in ledger.tasks:
-            yield from (task.task, task.name, *task.gpus)
+            # Not its id: batch and place in it (1.0) tell nothing, and look like any printed number.
+            yield from (task.name, *task.gpus)

@@ -362,7 +362,7 @@ class Sampler:
     def _write_state(self, *, force: bool = False) -> None:
         now_s = self.clock.mono()
         told = self.describe()
-        key = (self.state, self.reason, told["segment"], len(self.slots))
+        key = (self.state, self.reason, told["segment"], len(self.slots), told["notes"])
         if not force and key == self._said and now_s < self._state_due_s:
             return
         self._said, self._state_due_s = key, now_s + STATE_EVERY_S
@@ -390,6 +390,7 @@ class Sampler:
             "last_utc_ms": self._before.utc_ms if self._before else None,
             "devices": [slot.device.uuid for slot in self.slots],
             "slots": [slot.as_json() for slot in self.slots],
+            "notes": {uuid: list(seen.notes) for uuid, seen in self._seen.items() if seen.notes},
         }
 
 

@@ -34,6 +34,7 @@ class _Account:
     spans: list[Span] = field(default_factory=list)
     allocated_ms: int = 0
     _walls: set[tuple[str, int, int, int]] = field(default_factory=set)
+    _known: set[tuple[str, str, str]] = field(default_factory=set)
 
     def row(self, key: str, label: str = "") -> LedgerRow:
         """The row of that key."""
@@ -60,7 +61,10 @@ class _Account:
             if row is not None:
                 row.observed_ms += observed_ms
                 row.active_ms += active_ms
-                row.lines += 1
+                # A GPU that was allocated twice, one time after the other, is one GPU.
+                known = (row.key, line.gpu.host.partition(".")[0], line.gpu.uuid)
+                row.lines += not line.gpu.uuid or known not in self._known
+                self._known.add(known)
 
     def _take_part(self, part: Part, line: Line, profile: Profile | None, here: LedgerRow | None) -> None:
         for hold, kind, amount in part.shares:

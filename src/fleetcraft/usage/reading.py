@@ -48,6 +48,7 @@ class Options:
     frozen: Mapping[str, Sequence[tuple[int, int]]] | None = None
     keep_digests: bool = False
     use_rollups: bool = False  # sums only: no detail of what a roll-up covers
+    detailed: frozenset[str] = frozenset()  # segments whose roll-ups are passed over
     is_partial: bool = False  # what cannot be read for want of a library is a gap with a name, and no error
     keep_windows: bool = False  # with `use_rollups`: also every window of a roll-up by itself
     use_frames: bool = False  # sums by polars where files are large
@@ -253,6 +254,8 @@ def take_in(host: str, sources: Sequence[Source], options: Options) -> HostReadi
     if len(chosen) > 1 and reading.rolled and _overlap(reading):
         # Only samples can tell how two samplers shared the time.
         return take_in(host, sources, replace(options, use_rollups=False))
+    if len(chosen) > 1 and reading.rolled and (uneven := _uneven(reading)):
+        return take_in(host, sources, replace(options, detailed=options.detailed | uneven))
     return reading
 
 
@@ -270,6 +273,34 @@ def _overlap(reading: HostReading) -> bool:
         for some in spans.values()
         for one, other in pairwise(sorted(some))
     )
+
+
+def _uneven(reading: HostReading) -> frozenset[str]:
+    """Segments at whose edge the last sample of one holds until the first of the next, and not for an interval.
+
+    A roll-up was closed before there was a next one. Where that came in time with the ticks, it makes no difference.
+    """
+    spans: dict[Gpu, list[tuple[int, int, str, int, bool]]] = {}
+    for one in reading.rolled:
+        interval_ms = round(one.context.interval_s * 1000)
+        window = one.window
+        spans.setdefault(window.gpu, []).append((window.first_ms, window.last_ms, one.path, interval_ms, True))
+    for series in reading.series:
+        if series.gpu in spans and series.utc_ms:
+            end_ms = series.utc_ms[-1] + series.interval_ms
+            spans[series.gpu].append((series.utc_ms[0], end_ms, series.path, series.interval_ms, False))
+    found: set[str] = set()
+    for some in spans.values():
+        for (_, end_ms, path, interval_ms, rolled), (begin_ms, _, later, _, later_rolled) in pairwise(sorted(some)):
+            apart_ms = begin_ms - end_ms
+            matters = -interval_ms <= apart_ms <= interval_ms * (holding.CAP - 1)
+            if path != later and (rolled or later_rolled) and matters and abs(apart_ms) > interval_ms * _JITTER:
+                found |= {path, later}
+    return frozenset(found)
+
+
+# Of an interval, by which a tick may be late or early without being another sampler's.
+_JITTER = 0.02
 
 
 def by_host(sources: Sequence[Source]) -> dict[str, list[Source]]:
@@ -348,7 +379,8 @@ def _only(series: Series, mine: list[bool]) -> Series:
 
 def _take_segment(source: Source, reading: HostReading, options: Options) -> None:
     """A segment, or its roll-up and the parts of it that the roll-up does not cover."""
-    rolled = _rollup(source, reading, options) if options.use_rollups else None
+    wanted = options.use_rollups and source.path not in options.detailed
+    rolled = _rollup(source, reading, options) if wanted else None
     covered = None if rolled is None else _covered(rolled, options)
     segment = None
     for at, (since_ms, until_ms) in enumerate(_uncovered(covered, options)):

@@ -349,10 +349,15 @@ def _expected(reading: HostReading, options: Options) -> dict[tuple[Gpu, str, st
     """
     ends: dict[tuple[Gpu, str, str], tuple[int, int]] = {}
     until_ms = _earlier(options.until_ms, options.now_ms)
+    newest: dict[Gpu, int] = {}
+    for facts in reading.facts:
+        newest[facts.gpu] = max(facts.first_ms, newest.get(facts.gpu, 0))
     for facts in reading.facts:
         first_ms, last_ms = facts.first_ms, facts.last_ms
         asked_ms = last_ms if options.since_ms is None else options.since_ms
-        if facts.is_live and until_ms is not None and options.until_ms is not None and asked_ms - last_ms < _GONE_MS:
+        # One that was killed says no end; where another measures after it, it writes no more.
+        is_live = facts.is_live and facts.first_ms == newest[facts.gpu]
+        if is_live and until_ms is not None and options.until_ms is not None and asked_ms - last_ms < _GONE_MS:
             last_ms = max(last_ms, until_ms)
         key = (facts.gpu, facts.context.job, facts.context.fleet)
         if key in ends:

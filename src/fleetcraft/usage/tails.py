@@ -249,8 +249,9 @@ def _latest(body: bytes, names: Sequence[str], wanted: set[str]) -> dict[str, La
 
 
 def _sampler_word(folder: str) -> Mapping[str, Any]:
-    """The newest of the state files of a host's samplers."""
+    """The newest of the state files of a host's samplers, with what any of them notes of its devices."""
     newest: tuple[float, Mapping[str, Any]] | None = None
+    notes: dict[str, Any] = {}
     try:
         names = [name for name in os.listdir(folder) if name.startswith("sampler") and name.endswith(".json")]
     except OSError:
@@ -263,6 +264,10 @@ def _sampler_word(folder: str) -> Mapping[str, Any]:
                 told = json.load(file)
         except (OSError, ValueError):
             continue
-        if isinstance(told, dict) and (newest is None or at > newest[0]):
+        if not isinstance(told, dict):
+            continue
+        if isinstance(told.get("notes"), dict) and told.get("state") != "ended":
+            notes.update(told["notes"])
+        if newest is None or at > newest[0]:
             newest = (at, told)
-    return {} if newest is None else newest[1]
+    return {} if newest is None else {**newest[1], "notes": notes}

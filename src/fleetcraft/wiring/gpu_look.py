@@ -89,6 +89,7 @@ class Looker:
         queue: QueueNow | None = None
         nodes: list[NodeView] = []
         if self.spool is not None:
+            self._check_fleet(self.spool)
             served, queue = self._read_spool()
             nodes = self._read_nodes()
 
@@ -107,6 +108,13 @@ class Looker:
             picture = join(down)
         self.hosts = tuple(host.host for host in picture.hosts)
         return narrowed(picture, self.options, self._fleet_by_job())
+
+    def _check_fleet(self, spool: Spool) -> None:
+        from fleetcraft.fleet.records import list_fleets
+
+        only = self.options.fleet
+        if only is not None and only not in list_fleets(spool.files, spool.layout.root):
+            raise UsageError(f"There is no fleet {only!r} in {spool.layout.root}.", hint="See `fleetcraft fleet list`.")
 
     def _fleet_by_job(self) -> dict[str, str]:
         from fleetcraft.fleet.tail import job_ids

@@ -19,23 +19,40 @@ _PROGRAM = (sys.executable, "-m", "fleetcraft")
 
 
 def _script(fleet, **changes):
-    return hold_draft(fleet, spec(nodes=1, **changes)).request.script
+    return hold_draft(fleet, spec(**{"nodes": 1, **changes})).request.script
 
 
 @pytest.mark.parametrize(
     "changes",
-    ({"worker": WorkerChoices(gpus="none")}, {"site": {"partition": {"gpus_per_node": 0}}}),
-    ids=("none wanted", "none there"),
+    (
+        {"worker": WorkerChoices(gpus="none")},
+        {"worker": WorkerChoices(telemetry="off"), "nodes": 2},
+        {"site": {"partition": {"gpus_per_node": 0}}},
+    ),
+    ids=("none wanted", "not to be measured", "none there"),
 )
 def test_a_node_without_gpus_starts_no_sampler(tmp_path, changes):
     assert "gpu sample" not in _script(make_fleet(tmp_path), **changes)
 
 
-@pytest.mark.parametrize("program", (_PROGRAM, ("/no/such/program",)), ids=("with it", "without it"))
-def test_a_held_node_is_measured_until_it_goes_back(tmp_path, program):
+def test_of_several_nodes_each_is_measured_by_a_step_that_nothing_waits_for(tmp_path):
+    script = _script(make_fleet(tmp_path), nodes=3, worker=WorkerChoices(telemetry="2s"))
+    (line,) = (line for line in script.split("\n") if "--minded" in line)
+    # The scheduler in memory starts steps with env.
+    assert line.startswith("env SLURM_OVERLAP=1 env /bin/bash -c ") or line.startswith("env 'SLURM_OVERLAP=1' env ")
+    assert "--interval 2s" in script
+
+
+@pytest.mark.parametrize(
+    ("program", "nodes"),
+    ((_PROGRAM, 1), (_PROGRAM, 2), (("/no/such/program",), 1), (("/no/such/program",), 2)),
+    ids=("with it", "with it, in a step", "without it", "without it, in a step"),
+)
+def test_a_held_node_is_measured_until_it_goes_back(tmp_path, program, nodes):
     fleet = make_fleet(tmp_path)
     script = tmp_path / "job.sh"
-    script.write_text(_script(fleet, program=program, worker=WorkerChoices(gpus="simulated:2")))
+    worker = WorkerChoices(gpus="simulated:2", telemetry="1s")
+    script.write_text(_script(fleet, program=program, nodes=nodes, worker=worker))
     env = {**os.environ, "FLEETCRAFT_JOB_ID": "4711"}
     jobs = os.path.join(fleet.spool.layout.root, "fleets", "blue")
 

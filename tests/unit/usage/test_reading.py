@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleetcraft.actions.gpu_summary import Asked, answer, verify
 from fleetcraft.core.errors import UsageError
 from fleetcraft.telemetry import rollup
 from fleetcraft.telemetry.segment import statement
@@ -368,3 +369,32 @@ def check_closed_host(tmp_path, close):
     found = tally(find([str(tmp_path)]), Options())
     assert [(one.host, "Permission denied" in one.text) for one in found.problems] == [("n1", True)]
     assert [one.window.gpu.host for one in found.tallies] == ["n2"]
+
+
+@pytest.mark.parametrize("later_s", (91, 95, 99, 100, 101, 104, 105, 106, 140))
+@pytest.mark.parametrize("which", ("both", "first", "second"))
+def test_the_last_sample_of_a_rolled_segment_holds_until_the_next_segment(tmp_path, later_s, which):
+    first = write_segment(tmp_path, "n1", steady(range(0, 100, 10), {"util_pct": 50, "power_w": 100}), end="done")
+    rows = steady(range(0, 100, 10), {"util_pct": 100, "power_w": 200})
+    second = write_segment(tmp_path, "n1", rows, start_ms=START_MS + later_s * 1000, job="8", end="done")
+    expected = read(find([str(tmp_path)])).windows()
+    for path, name in ((first, "first"), (second, "second")):
+        if which in (name, "both"):
+            rollup.refresh(str(path))
+    found = tally(find([str(tmp_path)]), Options())
+    assert sum(one.window.observed_ms for one in found.tallies) == sum(one.observed_ms for one in expected)
+    assert sum(one.window.util_sum for one in found.tallies) == sum(one.util_sum for one in expected)
+    frozen = answer(Asked(now_ms=START_MS + 10**6), find([str(tmp_path)]), {}, str(tmp_path / "e.json"))
+    assert frozen.total.sums.observed_ms == sum(one.observed_ms for one in expected)
+    assert verify(str(tmp_path / "e.json")).holds
+
+
+def test_a_sampler_that_was_killed_is_not_waited_for_once_another_measured(tmp_path):
+    write_segment(tmp_path, "n1", steady(range(0, 100, 10), {"util_pct": 50}))
+    options = Options(since_ms=START_MS, until_ms=START_MS + 1_000_000)
+    (alone,) = tally(find([str(tmp_path)]), options).tallies
+    assert alone.window.expected_ms == 1_000_000  # it may still write, and is silent
+    rows = steady(range(0, 100, 10), {"util_pct": 50})
+    write_segment(tmp_path, "n1", rows, start_ms=START_MS + 200_000, end="done")
+    (both,) = tally(find([str(tmp_path)]), options).tallies
+    assert both.window.expected_ms == 300_000
