@@ -31,6 +31,7 @@ METADATA_OPERATIONS = (
     "make_folder",
     "remove_folder",
     "read",
+    "read_small",
     "open_read",
     "open_new",
     "sync_folder",

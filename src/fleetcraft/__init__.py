@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-__all__ = ["Spool", "Task", "Worker", "__version__"]
+__all__ = ["Spool", "Task", "Worker", "__version__", "progress"]
 
 # Where each public name comes from. It is imported when it is first asked for: the command line and every worker
 # import this package, and neither may pay for what it does not use.
@@ -10,6 +10,7 @@ _PLACES = {
     "Spool": "fleetcraft.surfaces.python",
     "Task": "fleetcraft.actions.api",
     "Worker": "fleetcraft.actions.api",
+    "progress": "fleetcraft.surfaces.progress",
 }
 
 

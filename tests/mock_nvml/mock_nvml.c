@@ -13,6 +13,7 @@
  *   MOCK_GPM=5:37.25,2:nan metrics of every GPU; without it GPM is not supported
  *   MOCK_XID=0:79,0:79     events, each delivered once       MOCK_ECC=0:3        uncorrected errors
  *   MOCK_ROWS=0:1:2:1:0    corrected, uncorrected, pending, failure
+ *   MOCK_PAGES=0:3:1:1     retired for single bits, for double bits, pending
  * Built with -DOLD_DRIVER it lacks what came late: versioned memory, GPM, field values, event reasons.
  */
 #define _GNU_SOURCE
@@ -333,6 +334,26 @@ int nvmlDeviceGetRemappedRows(handle device, unsigned *corrected, unsigned *unco
     *corrected = *uncorrected = *pending = *failed = 0;
     who_is(device, who, sizeof who);
     if (entry("MOCK_ROWS", who, 0, rest, sizeof rest)) sscanf(rest, "%u:%u:%u:%u", corrected, uncorrected, pending, failed);
+    return OK;
+}
+static void pages_of(handle device, unsigned *single, unsigned *twice, unsigned *pending) {
+    char who[32], rest[128];
+    *single = *twice = *pending = 0;
+    who_is(device, who, sizeof who);
+    if (entry("MOCK_PAGES", who, 0, rest, sizeof rest)) sscanf(rest, "%u:%u:%u", single, twice, pending);
+}
+int nvmlDeviceGetRetiredPages(handle device, unsigned cause, unsigned *count, unsigned long long *pages) {
+    unsigned found[2], pending;
+    ENTER(device, "GetRetiredPages");
+    pages_of(device, &found[0], &found[1], &pending);
+    for (unsigned at = 0; pages && at < found[cause & 1] && at < *count; at++) pages[at] = at;
+    *count = found[cause & 1];
+    return OK;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(handle device, unsigned *pending) {
+    unsigned single, twice;
+    ENTER(device, "GetRetiredPagesPendingStatus");
+    pages_of(device, &single, &twice, pending);
     return OK;
 }
 int nvmlDeviceGetCurrPcieLinkGeneration(handle device, unsigned *value) {

@@ -60,6 +60,8 @@ class Task:
     checkpoint_grace: str | float | None = None
     resume_exit: int | None = None
     notify: Sequence[str] | str | None = None
+    flops: float | Mapping[str, Any] | None = None  # of one successful attempt, or {"formula": NAME, ...}
+    precision: str | None = None  # of those FLOPs; bf16 when nothing is said
     snapshot: Mapping[str, str] | None = None  # paths of frozen files and their digests
 
     def as_dict(self) -> dict[str, Any]:

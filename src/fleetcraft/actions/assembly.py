@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from json.encoder import JSONEncoder, encode_basestring_ascii
 from typing import Any
 
+from fleetcraft.actions.declared import check_declared
 from fleetcraft.actions.edges import Edges
 from fleetcraft.actions.groups import Group, Groups
 from fleetcraft.actions.naming import Namer
@@ -127,6 +128,7 @@ class Assembly:
                 given = {key: value for key, value in given.items() if key not in KINDS}
             task = {**given, **task}
         draft = draft_task(task, where, self.shared.deciding)
+        check_declared(draft.line, where)
         line = self._with_shared(draft.line)
         _check_texts(line, where)
         self._check_program(line, number)

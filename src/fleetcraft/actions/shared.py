@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleetcraft.actions.declared import check_declared
 from fleetcraft.actions.environment import environment_digest
 from fleetcraft.core.errors import TaskInvalid, UsageError
 from fleetcraft.core.resources import Request
@@ -62,6 +63,7 @@ def share(options: EnqueueOptions) -> Shared:
     rest = {key: value for key, value in defaults.items() if key not in PAYLOAD_KEYS and key not in BATCH_KEYS}
     # Checked as the options of a task that does nothing; unknown keys are named by the same check.
     draft = draft_task({"command": ["true"], **rest, **deciding}, "options")
+    check_declared(draft.line, "options")
     header = {key: value for key, value in draft.line.items() if key != "command"}
     if options.base_env:
         check_env(dict(options.base_env), "the recorded environment")

@@ -73,6 +73,7 @@ VERBS: dict[str, dict[str, str]] = {
         "watch": "gpu_watch:WATCH",
         "export": "gpu_export:EXPORT",
         "ledger": "gpu_ledger:LEDGER",
+        "mfu": "gpu_mfu:MFU",
         "report": "gpu_report:REPORT",
         "import": "gpu_import:IMPORT",
         "seal": "gpu_seal:SEAL",

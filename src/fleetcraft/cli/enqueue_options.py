@@ -25,6 +25,17 @@ def _json(option: str) -> Any:
     return convert
 
 
+def _flops(text: str) -> Any:
+    """A number, or a formula as a JSON object; which formulas there are is known to those who enqueue."""
+    try:
+        return json.loads(text) if text.lstrip().startswith("{") else float(text)
+    except ValueError:
+        raise UsageError(
+            f"--flops {text!r} is neither a number nor a JSON object.",
+            hint="""Write 3.2e18, or '{"formula": "video_forward", ...}'.""",
+        ) from None
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add them all."""
     parser.usage = "fleetcraft task enqueue [OPTIONS] -- COMMAND [ARGUMENT ...]\n" + " " * 7 + (
@@ -33,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _what_arguments(parser)
     _resource_arguments(parser)
+    _work_arguments(parser)
     _order_arguments(parser)
     _failure_arguments(parser)
     _surrounding_arguments(parser)
@@ -93,6 +105,14 @@ def _resource_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--family", metavar="NAME", help="tasks of one kind, which may share a machine only up to a limit"
     )
+
+
+def _work_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what work it is, for `gpu mfu`")
+    group.add_argument(
+        "--flops", type=_flops, metavar="FLOPS", help="FLOPs of each task: a number, or a formula as a JSON object"
+    )
+    group.add_argument("--precision", metavar="NAME", help="the precision of those FLOPs (default: bf16)")
 
 
 def _order_arguments(parser: argparse.ArgumentParser) -> None:

@@ -69,7 +69,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program("GPUs"):
         from fleetcraft.actions import gpu_summary as action
-        from fleetcraft.readmodel.gpu_sources import check_fleet, choose
+        from fleetcraft.readmodel.gpu_sources import choose, is_fleet, no_fleet
 
     if arguments.verify:
         verified = action.verify(arguments.verify)
@@ -81,9 +81,12 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
         arguments.paths, spool_root=root, fleet=asked.fleet, job=asked.job, since_ms=asked.since_ms,
         until_ms=asked.until_ms,
     )  # fmt: skip
+    if root is not None and asked.fleet is not None:
+        # A sampler may have been told a fleet that has no record here; nothing is frozen before that is known.
+        known = is_fleet(root, asked.fleet) or action.answer(asked, chosen.sources, chosen.expected).rows
+        if not known:
+            raise no_fleet(root, asked.fleet)
     summary = action.answer(asked, chosen.sources, chosen.expected, arguments.output)
-    if root is not None and asked.fleet is not None and not summary.rows:
-        check_fleet(root, asked.fleet)
     if output.json:
         output.document(SUMMARY.schema, {**summary.as_json(), "evidence": arguments.output})
         return EXIT_DONE

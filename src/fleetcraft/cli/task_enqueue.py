@@ -22,6 +22,7 @@ _PAYLOAD = ("call", "args", "setup", "setup_args", "python")
 _SHARED = (
     "gpus", "cpus", "vram", "node", "timed", "needs", "uses", "family", "priority", "after", "outputs", "validate",
     "timeout", "retries", "backoff", "checkpoint_signal", "checkpoint_grace", "resume_exit", "notify", "tags",
+    "flops", "precision",
 )  # fmt: skip
 
 

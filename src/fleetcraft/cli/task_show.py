@@ -121,11 +121,32 @@ def _attempt_facts(view: AttemptView) -> Iterator[tuple[str, str]]:
             yield key, str(facts[key])
     for proof in facts.get("outputs") or ():
         yield "output", _proof(proof)
+    if view.progress:
+        yield "progress", " ".join(_progress(view.progress))
     if facts.get("value") is not None:
         yield "value", json.dumps(facts["value"])
     if view.log is not None and view.log[2] is not None:
         shared = ", shared by its group of calls" if view.log_shared else ""
         yield "log", f"{format_bytes(view.log[2] - view.log[1])}{shared}"
+
+
+def _progress(said: Mapping[str, Any]) -> Iterator[str]:
+    """How far it is, in words; every part may be missing."""
+    done, total, numbers = said.get("done"), said.get("total"), said.get("numbers")
+    parts = []
+    if done is not None:
+        share = f" ({done / total:.0%})" if total else ""
+        of = f"/{total:g}" if total is not None else ""
+        parts.append(f"{done:g}{of} {said.get('unit', '')}".rstrip() + share)
+    if said.get("phase"):
+        parts.append(f"phase {said['phase']}")
+    if said.get("flops") is not None:
+        parts.append(f"{said['flops']:.4g} FLOPs")
+    if isinstance(numbers, dict):
+        parts.extend(f"{name} {value:g}" for name, value in numbers.items())
+    yield ", ".join(parts)
+    if said.get("at_utc") is not None:
+        yield f"(said {when(said['at_utc'])})"
 
 
 _USED: tuple[tuple[str, str, Callable[[float], str]], ...] = (

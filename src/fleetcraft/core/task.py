@@ -30,7 +30,7 @@ _LINE_KEYS = frozenset(
     {
         "name", "command", "shell", "call", "args", "setup", "setup_args", "python", "cwd", "env", "outputs",
         "validate", "timeout", "retries", "backoff", "tags", "checkpoint_signal", "checkpoint_grace", "resume_exit",
-        "notify", "snapshot",
+        "notify", "snapshot", "flops", "precision",
     }
 )  # fmt: skip
 _BATCH_KEYS = frozenset({"priority", "after"})
@@ -223,6 +223,8 @@ def _check_rest(line: dict[str, Any], where: str) -> None:
             raise TaskInvalid(f"{where}: {key} {value!r} must be an absolute path.")
     if "snapshot" in line and not isinstance(line["snapshot"], dict):
         raise TaskInvalid(f"{where}: snapshot must be an object of paths and digests.")
+    if not isinstance(line.get("flops", 1), (int, float, dict)):
+        raise TaskInvalid(f"{where}: flops must be a number or an object with a formula.")
     if "checkpoint_signal" in line:
         line["checkpoint_signal"] = signal_name(line["checkpoint_signal"], where)
 

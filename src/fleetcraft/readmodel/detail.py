@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ class AttemptView:
     traceback: str | None = None
     evidence: Any = None
     left_background: Any = None
+    progress: Mapping[str, Any] | None = None  # its last word; of a running one, as of the last heartbeat
     facts: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -163,11 +164,33 @@ def _attempts(picture: Picture, task: TaskId) -> list[AttemptView]:
             )
         last[owner, key[1]] = view
         _take(view, record, task.index)
+    _take_heartbeats(found.values(), picture, task)
     alive = {worker.life for worker in picture.workers if worker.is_running}
     for view in found.values():
         if view.state == "running" and view.worker not in alive:
             view.state = "open"
     return sorted(found.values(), key=lambda view: (view.gen, view.attempt, view.facts.get("started_utc") or 0.0))
+
+
+def _take_heartbeats(views: Iterable[AttemptView], picture: Picture, task: TaskId) -> None:
+    """What the last heartbeat says of attempts that have no receipt: they run, or were lost with their worker."""
+    for view in views:
+        reading = picture.reader.lives.get(view.worker)
+        beat = reading.heartbeat if reading is not None else None
+        running = beat.get("running") if beat is not None else None
+        if view.progress is not None or not isinstance(running, list):
+            continue
+        for entry in running:
+            if isinstance(entry, dict) and (entry.get("task"), entry.get("g"), entry.get("a")) == (
+                str(task), view.gen, view.attempt,
+            ):  # fmt: skip
+                view.progress = told_progress(entry)
+
+
+def told_progress(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The progress in a receipt or in a heartbeat's entry, None where there is none."""
+    said = record.get("progress")
+    return said if isinstance(said, dict) else None
 
 
 def _take(view: AttemptView, record: Mapping[str, Any], index: int) -> None:
@@ -194,6 +217,7 @@ def _take(view: AttemptView, record: Mapping[str, Any], index: int) -> None:
     view.traceback = record.get("traceback")
     view.evidence = record.get("evidence")
     view.left_background = record.get("left_background")
+    view.progress = told_progress(record)
     # A `lost` record knows neither slot nor time; what `started` said of them stays.
     view.facts = _filled(facts, view.facts)
 

@@ -27,6 +27,7 @@ _COUNTERS = {
 _REMAPS = {
     "row_remap_pending": "waits for a reset to replace bad memory rows",
     "row_remap_failure": "could not replace a bad memory row",
+    "page_retirement_pending": "waits for a reset to put bad memory pages out of use",
 }
 _DISK_SLACK = 0.02
 
@@ -78,7 +79,7 @@ def gpus_of(host: HostNow) -> str:
 
 def _of_host(host: HostNow, picture: GpusNow, book: AlertBook) -> Iterator[Finding]:
     limits, now_utc = picture.thresholds, picture.at_utc
-    if not host.reports:
+    if not host.reports and not _is_unmeasured(host):
         age_s = host.age_s
         jobs = f" (jobs {', '.join(host.jobs)})" if host.jobs else ""
         yield Finding(
@@ -108,6 +109,11 @@ def _of_host(host: HostNow, picture: GpusNow, book: AlertBook) -> Iterator[Findi
         yield from _errors(host, gpu, book)
         if gpu.reports and isinstance(noted, Mapping):
             yield from _remaps(host, gpu, noted.get(gpu.uuid))
+
+
+def _is_unmeasured(host: HostNow) -> bool:
+    """True where nothing comes because a person wanted it so."""
+    return bool(host.gpus) and all(gpu.verdict.cause is Cause.NOT_MEASURED for gpu in host.gpus)
 
 
 def _idle(host: HostNow, limits: Thresholds, now_utc: float) -> Iterator[Finding]:

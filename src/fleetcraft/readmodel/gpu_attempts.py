@@ -27,7 +27,7 @@ _NEEDLES = (b'"t":"started"', b'"t":"receipt"', b'"t":"lost"', b'"t":"note"')
 # Values, times of single calls and proofs of outputs are the largest part of a journal, and say nothing here.
 _KEPT = (
     "t", "b", "i", "k", "g", "a", "s", "at", "end", "o", "final", "cause", "retry_in_s", "gpus", "life", "what",
-    "capacity", "load_s",
+    "capacity", "load_s", "progress",
 )  # fmt: skip
 _FATES = (Class.USEFUL, Class.OPEN, Class.FAILED, Class.DISCARDED)
 
@@ -53,6 +53,7 @@ class Attempt:
     kind: Class = Class.OPEN
     request: Request = field(default_factory=Request)
     name: str = ""
+    flops: float | None = None  # that it reported itself, up to its end or the last heartbeat
 
     @property
     def task(self) -> str:
@@ -78,6 +79,7 @@ class LifeFacts:
     devices: tuple[tuple[str, int | None], ...] = ()  # UUID and memory
     attempts: list[Attempt] = field(default_factory=list)
     loads: list[tuple[int, Interval]] = field(default_factory=list)  # slot, when a resident loaded on it
+    reported: dict[tuple[str, int], float] = field(default_factory=dict)  # FLOPs by task and attempt in the heartbeat
 
 
 @dataclass(slots=True)
@@ -137,7 +139,19 @@ def _life(spool: Spool, reader: SpoolFold, life: str, now_ms: int) -> LifeFacts 
     if facts.alive:
         facts.end_ms = max(facts.end_ms, now_ms)
     _take_capacity(facts, beat.get("capacity"))
+    for entry in beat.get("running") or ():
+        if isinstance(entry, Mapping) and (flops := flops_of(entry)) is not None and isinstance(entry.get("a"), int):
+            facts.reported[str(entry.get("task")), entry["a"]] = flops
     return facts
+
+
+def flops_of(record: Mapping[str, Any]) -> float | None:
+    """The FLOPs that a task reported, from a receipt or a heartbeat's entry; None where it reported none."""
+    progress = record.get("progress")
+    flops = progress.get("flops") if isinstance(progress, Mapping) else None
+    if isinstance(flops, bool) or not isinstance(flops, (int, float)) or not 0 <= flops < float("inf"):
+        return None
+    return float(flops)
 
 
 def _take_capacity(facts: LifeFacts, capacity: Any) -> None:
@@ -190,6 +204,7 @@ class _Replay:
                 left.outcome, left.cause = Outcome.LOST.value, cause or ""
             if left.outcome or not facts.alive:
                 left.end_ms = max(left.start_ms, facts.end_ms)
+            left.flops = facts.reported.get((left.task, left.attempt))
             facts.attempts.append(left)
 
     def _begin(self, record: Mapping[str, Any]) -> Attempt:
@@ -215,6 +230,7 @@ class _Replay:
         done.end_ms = max(done.start_ms, end_ms)
         done.outcome, done.cause = str(record.get("o", "")), str(record.get("cause", ""))
         done.is_final = bool(record.get("final"))
+        done.flops = flops_of(record)
         done.retry_ms = ms(record.get("retry_in_s", 0) or 0)
         opened = self.open.get(done.slot)
         if opened is not None and (opened.batch, opened.gen, opened.attempt) == (done.batch, done.gen, done.attempt):

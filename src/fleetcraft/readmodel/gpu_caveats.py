@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fleetcraft.readmodel.gpu_allocations import Allocations
@@ -18,8 +18,7 @@ def _some(count: int, one: str, many: str) -> str:
 def sources_of(allocations: Allocations, journals: Journals, evidences: Sequence[Evidence]) -> list[str]:
     """What was read, in sentences."""
     attempts = sum(1 for _ in journals.attempts)
-    sampled = sum(1 for one in evidences if one.line.is_gpu and one.profile is not None)
-    gpus = sum(1 for one in evidences if one.line.is_gpu)
+    sampled, gpus = _gpus(one for one in evidences if one.profile is not None), _gpus(evidences)
     lone = sum(1 for stay in allocations.stays if not stay.fleet)
     said = []
     if allocations.jobs:
@@ -31,6 +30,12 @@ def sources_of(allocations: Allocations, journals: Journals, evidences: Sequence
     if gpus:
         said.append(f"telemetry: samples of {sampled} of {gpus} allocated GPUs")
     return said
+
+
+def _gpus(evidences: Iterable[Evidence]) -> int:
+    """How many GPUs: one that was allocated twice, one time after the other, is one."""
+    told = [(one.line.gpu.host.partition(".")[0], one.line.gpu.uuid) for one in evidences if one.line.is_gpu]
+    return len({one for one in told if one[1]}) + sum(1 for _, uuid in told if not uuid)
 
 
 def held_twice(evidences: Sequence[Evidence]) -> list[str]:

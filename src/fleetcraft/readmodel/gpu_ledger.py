@@ -191,8 +191,21 @@ def read_states(spool: Spool) -> dict[str, FleetState]:
     return found
 
 
-def read_ledgers(spool: Spool, states: Mapping[str, FleetState], asked: Asked) -> Ledgers:
-    """Join everything that is known. Raises OSError, UsageError."""
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    """The evidence about every line of what was asked for, before it is added up."""
+
+    evidences: list[Evidence]
+    journals: Journals
+    samples: Samples
+    period: Interval
+    problems: list[str]
+    sources: Sequence[str]
+    waiting: Sequence[Interval]
+
+
+def gather(spool: Spool, states: Mapping[str, FleetState], asked: Asked) -> Gathered:
+    """Read and join everything that is known. Raises OSError, UsageError."""
     reader = SpoolFold(spool)
     reader.refresh()
     spool.refresh()
@@ -216,17 +229,26 @@ def read_ledgers(spool: Spool, states: Mapping[str, FleetState], asked: Asked) -
     evidences = [evidence for stay in allocations.stays for evidence in join.of_stay(stay, problems)]
     problems += [f"{name}: {text}" for name, state in sorted(states.items()) for text in state.problems]
     said = sources_of(allocations, journals, evidences)
-    gpu = [evidence for evidence in evidences if evidence.line.is_gpu]
-    slots = [evidence for evidence in evidences if not evidence.line.is_gpu]
-    problems += held_twice(evidences)
-    waiting = union(clip(join.used, *period))
+    return Gathered(
+        evidences=evidences, journals=journals, samples=join.samples, period=period, sources=said,
+        problems=problems + held_twice(evidences), waiting=union(clip(join.used, *period)),
+    )  # fmt: skip
+
+
+def read_ledgers(spool: Spool, states: Mapping[str, FleetState], asked: Asked) -> Ledgers:
+    """Join everything that is known and add it up. Raises OSError, UsageError."""
+    found = gather(spool, states, asked)
+    period = found.period
+    gpu = [evidence for evidence in found.evidences if evidence.line.is_gpu]
+    slots = [evidence for evidence in found.evidences if not evidence.line.is_gpu]
 
     def total(some: list[Evidence], unit: str) -> Ledger | None:
         if not some or period[0] >= period[1]:
             return None
+        more = found.samples.problems if unit == "GPU" else ()
         return add_up(
-            some, by=asked.by, unit=unit, period=period, waiting=waiting, sources=said,
-            problems=[*dict.fromkeys([*problems, *(join.samples.problems if unit == "GPU" else ())]), *outside(some)],
+            some, by=asked.by, unit=unit, period=period, waiting=found.waiting, sources=found.sources,
+            problems=[*dict.fromkeys([*found.problems, *more]), *outside(some)],
         )  # fmt: skip
 
     return Ledgers(gpu=total(gpu, "GPU"), slots=total(slots, "slot"))

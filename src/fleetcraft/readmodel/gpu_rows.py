@@ -62,13 +62,21 @@ def silence_of(row: Row, place: Place) -> tuple[Cause, str]:
     if word.get("state") == "storage_full":
         return Cause.STORAGE_FULL, f"its sampler cannot write: the storage is full{age}"
     if tail is None or tail.latest is None:
-        return Cause.NO_SAMPLER, row.silence or "a worker holds it, and no sampler ever wrote about it"
+        told = row.silence or _no_sampler(row.served)
+        cause = Cause.NOT_MEASURED if not row.silence and is_unmeasured(row.served) else Cause.NO_SAMPLER
+        return cause, told or "a worker holds it, and no sampler ever wrote about it"
     if row.silence:
         return Cause.WORKER_LOST, f"{row.silence}{age}"
     gone = _no_sampler(row.served)
     if gone:
-        return Cause.NO_SAMPLER, f"{gone}{age}"
+        return Cause.NOT_MEASURED if is_unmeasured(row.served) else Cause.NO_SAMPLER, f"{gone}{age}"
     return Cause.SAMPLER_SILENT, f"its sampler fell silent without a word{age}"
+
+
+def is_unmeasured(served: Served | None) -> bool:
+    """True where a person told the worker to measure nothing."""
+    told = served.beat.get("telemetry") if served is not None else None
+    return isinstance(told, dict) and told.get("state") == "off"
 
 
 def _no_sampler(served: Served | None) -> str:

@@ -62,13 +62,17 @@ def choose(
     return Chosen(sources=sources, expected=expected)
 
 
-def check_fleet(spool_root: str, fleet: str) -> None:
-    """To be asked where nothing was found for a fleet. Raises UsageError where there is none of that name."""
-    if fleet not in states_of(spool_root):
-        raise UsageError(
-            f"There is no fleet {fleet!r} in {spool_root}, and nothing was sampled for one.",
-            hint="See `fleetcraft fleet list`.",
-        )
+def is_fleet(spool_root: str, fleet: str) -> bool:
+    """True for a fleet that is on record. Raises OutOfReach."""
+    return fleet in states_of(spool_root)
+
+
+def no_fleet(spool_root: str, fleet: str) -> UsageError:
+    """The refusal of a name that neither the records nor the samples know."""
+    return UsageError(
+        f"There is no fleet {fleet!r} in {spool_root}, and nothing was sampled for one.",
+        hint="See `fleetcraft fleet list`.",
+    )
 
 
 def _within_spool(path: str) -> str:

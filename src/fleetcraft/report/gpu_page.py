@@ -93,10 +93,9 @@ def energy(kwh: float | None) -> str:
 
 
 def _length(amount_ms: int) -> str:
-    for size_ms, word in ((86_400_000, "days"), (HOUR_MS, "hours"), (60_000, "minutes")):
-        if amount_ms >= size_ms:
-            return f"{amount_ms / size_ms:g} {word}"
-    return f"{amount_ms / 1000:g} seconds"
+    sizes = ((86_400_000, "day"), (HOUR_MS, "hour"), (60_000, "minute"), (1000, "second"))
+    size_ms, word = next((one for one in sizes if amount_ms >= one[0]), sizes[-1])
+    return f"{amount_ms / size_ms:g} {word}{'s' * (amount_ms != size_ms)}"
 
 
 def utc(moment_ms: int) -> str:

@@ -274,13 +274,28 @@ def _rows(probe: Probe) -> None:
     try:
         corrected, uncorrected, pending, failed = probe.nvml.nvmlDeviceGetRemappedRows(probe.known.handle)
     except Exception as error:  # noqa: BLE001  whatever the binding raises is a reason
-        probe.fail("remapped_rows", error)
+        if probe.fail("remapped_rows", error) is Reason.UNSUPPORTED:
+            _pages(probe)
         return
     probe.put("remapped_rows", corrected + uncorrected)
     if pending:
         probe.notes.append("row_remap_pending")
     if failed:
         probe.notes.append("row_remap_failure")
+
+
+def _pages(probe: Probe) -> None:
+    """Before Ampere a GPU does not replace rows: it puts whole pages out of use after errors in them."""
+    nvml, handle = probe.nvml, probe.known.handle
+    try:
+        retired = sum(len(nvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))
+        pending = nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)
+    except Exception:  # noqa: BLE001  a GPU without error correction has neither, and nothing is said of it
+        return
+    if retired:
+        probe.notes.append(f"retired_pages:{retired}")
+    if pending:
+        probe.notes.append("page_retirement_pending")
 
 
 def _links_up(probe: Probe) -> None:

@@ -18,15 +18,16 @@ _DEADLINE_S = 10.0
 _AMD_SIGN = "/dev/kfd"
 
 
-def open_sensor(gpus: str, *, clock: Clock | None = None, deadline_s: float = _DEADLINE_S) -> Sensor:
+def open_sensor(gpus: str, *, clock: Clock | None = None, deadline_s: float = _DEADLINE_S, lives: str = "") -> Sensor:
     """The sensor for `auto`, `none`, a number, or `simulated:N`.
 
+    `lives` is the folder of the worker lives whose tasks simulated devices follow; without it, those of all spools.
     Raises UsageError when a number of GPUs was asked for and fewer are there.
     """
     clock = clock or SystemClock()
     host = socket.gethostname() or "host"
     if gpus.startswith("simulated:"):
-        return SimulatedSensor(_number(gpus.partition(":")[2], gpus), host, clock=clock)
+        return SimulatedSensor(_number(gpus.partition(":")[2], gpus), host, clock=clock, lives=lives)
     if gpus in ("none", "0"):
         return SimulatedSensor(0, host, clock=clock)
     if gpus == "auto":

@@ -161,7 +161,8 @@ def run(
     if sensor is None:
         from fleetcraft.telemetry.open import open_sensor
 
-        sensor = open_sensor(options.gpus, clock=clock, deadline_s=options.deadline_s)
+        lives = os.path.join(os.path.dirname(os.path.abspath(options.root)), "workers") if options.spool else ""
+        sensor = open_sensor(options.gpus, clock=clock, deadline_s=options.deadline_s, lives=lives)
     host = options.host or os.uname().nodename
     devices = [device.uuid for device in sensor.inventory()]
     if not devices:

@@ -36,6 +36,7 @@ class SimulatedSensor:
         *,
         clock: Clock | None = None,
         processes: Callable[[], Iterable[Seen]] | None = None,
+        lives: str = "",
     ) -> None:
         self.reason = ""
         self._clock = clock or SystemClock()
@@ -54,7 +55,7 @@ class SimulatedSensor:
             for index in range(count)
         ]
         self._expected: dict[str, Device] = {}
-        self._loads = Loads(memory_bytes, processes or (lambda: own_processes(f"{_PREFIX}{host}-")))
+        self._loads = Loads(memory_bytes, processes or (lambda: own_processes(f"{_PREFIX}{host}-", lives)))
         self._read_mono = self._clock.mono()
         self._power_w = {device.uuid: IDLE_W for device in self._devices}
         self._energy_mj = {device.uuid: 0.0 for device in self._devices}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 UTIL_PCT = 90.0
 MEMORY_SHARE = 0.4
 LOAD_VARIABLE = "FLEETCRAFT_SIMULATED_LOAD"
-_MARK = "FLEETCRAFT_MARK"
+_MARK, _LIFE = "FLEETCRAFT_MARK", "FLEETCRAFT_LIFE"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _GIB = 1024**3
 
@@ -27,6 +27,7 @@ class Seen:
     uuids: tuple[str, ...]
     load: str = ""
     cpu_ticks: int = 0
+    life: str = ""
 
 
 @dataclass(slots=True)
@@ -38,8 +39,12 @@ class Load:
     pids: tuple[int, ...]
 
 
-def own_processes(prefix: str) -> Iterator[Seen]:
-    """Every process of this user whose environment names a device that begins with the prefix."""
+def own_processes(prefix: str, lives: str = "") -> Iterator[Seen]:
+    """Every process of this user whose environment names a device that begins with the prefix.
+
+    `lives` is the folder of a spool's worker lives: simulated devices have the same names in every spool of a host, so
+    what the workers of another spool do is not done to these.
+    """
     mine = os.getuid()
     wanted = prefix.encode()
     for name in os.listdir("/proc"):
@@ -57,8 +62,12 @@ def own_processes(prefix: str) -> Iterator[Seen]:
         except OSError:
             continue  # it ended between list and look, or may not be looked at
         seen = _seen(int(name), content, stat)
-        if seen is not None:
+        if seen is not None and (not lives or _is_of(seen.life, lives)):
             yield seen
+
+
+def _is_of(life: str, lives: str) -> bool:
+    return bool(life) and "/" not in life and os.path.isdir(os.path.join(lives, life))
 
 
 def _seen(pid: int, content: bytes, stat: bytes) -> Seen | None:
@@ -74,6 +83,7 @@ def _seen(pid: int, content: bytes, stat: bytes) -> Seen | None:
         mark=variables.get(_MARK, ""),
         uuids=tuple(part for part in variables.get(_VISIBLE, "").split(",") if part),
         load=variables.get(LOAD_VARIABLE, ""),
+        life=variables.get(_LIFE, ""),
         cpu_ticks=int(fields[11]) + int(fields[12]),
     )
 

@@ -22,7 +22,8 @@ T = TypeVar("T")
 METADATA = frozenset(
     {
         "names", "folders", "rename", "link", "unlink", "create", "exists", "identity", "modified_ns", "size",
-        "make_folder", "remove_folder", "read", "open_read", "open_new", "open_append", "sync_folder",
+        "make_folder", "remove_folder", "read", "read_small", "open_read", "open_new", "open_append",
+        "sync_folder",
     }
 )  # fmt: skip
 # What needs space, quota or inodes, and where a full disk may say so only later.
@@ -134,6 +135,9 @@ class WrappedFiles(Files):
 
     def read(self, path: str) -> bytes:
         return self._around(Operation("read", path), lambda: self.inner.read(path))
+
+    def read_small(self, path: str, most_bytes: int) -> bytes:
+        return self._around(Operation("read_small", path), lambda: self.inner.read_small(path, most_bytes))
 
     def open_read(self, path: str) -> int:
         return self._open(Operation("open_read", path), lambda: self.inner.open_read(path))
@@ -363,6 +367,9 @@ class StaleFiles(WrappedFiles):
 
     def read(self, path: str) -> bytes:
         return self._reach("read", path, lambda: self.inner.read(path))
+
+    def read_small(self, path: str, most_bytes: int) -> bytes:
+        return self._reach("read_small", path, lambda: self.inner.read_small(path, most_bytes))
 
     def open_read(self, path: str) -> int:
         return self._reach("open_read", path, lambda: self.inner.open_read(path))

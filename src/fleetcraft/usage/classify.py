@@ -38,6 +38,7 @@ class Cause(StrEnum):
 
     NONE = ""
     NO_SAMPLER = "no_sampler"  # nothing was ever written, or its worker says that none runs
+    NOT_MEASURED = "not_measured"  # a person told its worker so
     SAMPLER_ENDED = "sampler_ended"
     SAMPLER_SILENT = "sampler_silent"  # it wrote, stopped, and its worker is not known to be gone
     STORAGE_FULL = "storage_full"

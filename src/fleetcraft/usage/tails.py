@@ -18,7 +18,7 @@ from fleetcraft.telemetry.segment import decode_reasons
 from fleetcraft.telemetry.segment_read import number
 from fleetcraft.usage.api import Context, Gpu
 from fleetcraft.usage.gputail import GpuTail, Latest
-from fleetcraft.usage.pieces import read_lines
+from fleetcraft.usage.pieces import open_file, read_all, read_lines
 from fleetcraft.usage.segmentread import Statement, gpu_of, read_segment, stamp_of
 from fleetcraft.usage.series import Series, hold_all
 from fleetcraft.usage.sources import SEGMENT, Source, in_root
@@ -211,7 +211,7 @@ def _named(context: Context, device: Mapping[str, Any]) -> Context:
 
 
 def _last_stamp(path: str) -> int | None:
-    with open(path, "rb") as file:
+    with open(open_file(path), "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))
         data = file.read()
@@ -260,8 +260,7 @@ def _sampler_word(folder: str) -> Mapping[str, Any]:
         path = os.path.join(folder, name)
         try:
             at = os.stat(path).st_mtime
-            with open(path, encoding="utf-8") as file:
-                told = json.load(file)
+            told = json.loads(read_all(path))
         except (OSError, ValueError):
             continue
         if not isinstance(told, dict):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetcraft.core.states import WorkerState
+from fleetcraft.workers.attempt import Running
 from fleetcraft.workers.book import Book
 from fleetcraft.workers.calls import Calls
 from fleetcraft.workers.runner import Runner
@@ -24,6 +25,7 @@ def compose(
             "task": str(entry.id), "g": entry.claim.token.gen, "a": entry.attempt, "slot": entry.slot.number,
             "pid": entry.child.pid if entry.child else None, "at": round(entry.at_utc, 3), "log": list(entry.log),
             **({"gpus": list(entry.slot.gpus)} if entry.slot.gpus else {}),
+            **_progress(runner, entry),
         }
         for entry in list(runner.running.values())[:_MOST_LISTED]
     ]  # fmt: skip
@@ -52,3 +54,11 @@ def compose(
     if telemetry is not None:
         content["telemetry"] = telemetry
     return content
+
+
+def _progress(runner: Runner, entry: Running) -> dict[str, Any]:
+    # A beat of a worker of short tasks must not look for a file of each.
+    if not entry.announced:
+        return {}
+    said = runner.progress.read(entry.slot.number, str(entry.id), entry.attempt)
+    return {"progress": said} if said is not None else {}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleetcraft.core.progress import VARIABLE as PROGRESS_VARIABLE
 from fleetcraft.core.task import MAX_ARGUMENT_BYTES, native_bytes
 from fleetcraft.spool.host import LIFE_VARIABLE, MARK_VARIABLE
 from fleetcraft.workers.setup import setup_of
@@ -15,6 +16,7 @@ from fleetcraft.workers.setup import setup_of
 # What a task gets of the worker's own environment. Never SLURM_* of the job: torchrun and MPI would be misled.
 PASSED_ON = ("TMPDIR", "XDG_RUNTIME_DIR", "CUDA_DEVICE_MAX_CONNECTIONS")
 _LIFE, _MARK = LIFE_VARIABLE.encode(), MARK_VARIABLE.encode()
+_PROGRESS = PROGRESS_VARIABLE.encode()
 _HASH_CHUNK_BYTES = 1 << 20
 
 
@@ -26,6 +28,7 @@ class Place:
     slot: int
     gpus: tuple[str, ...]
     deadline_utc: float | None
+    progress: str = ""  # the file for its progress; empty where one process serves many tasks
 
 
 def command_of(task: Mapping[str, Any]) -> tuple[list[str], bytes | None]:
@@ -56,6 +59,10 @@ def slot_environment(base: Mapping[bytes, bytes], place: Place) -> dict[bytes, b
     env[_LIFE] = place.life.encode()
     env[b"FLEETCRAFT_SLOT"] = b"%d" % place.slot
     env[b"FLEETCRAFT_STREAM_ID"] = b"%s-s%d" % (place.life.encode(), place.slot)
+    if place.progress:
+        env[_PROGRESS] = native_bytes(place.progress)
+    else:
+        env.pop(_PROGRESS, None)
     if place.deadline_utc is not None:
         env[b"FLEETCRAFT_DEADLINE"] = b"%.0f" % place.deadline_utc
     # UUIDs, never indexes: another order of devices must not move a task to another GPU. Empty hides them all.

@@ -35,6 +35,7 @@ from fleetcraft.workers.payload import (
     prove_outputs,
     slot_environment,
 )
+from fleetcraft.workers.progress import ProgressFiles
 from fleetcraft.workers.sink import Facts, Sink
 from fleetcraft.workers.slots import Capacity, Slot
 from fleetcraft.workers.verdict import End, Ruling, Tally, memory_evidence, rule
@@ -66,6 +67,7 @@ class Runner:
     deadline_utc: float | None
     wake: Callable[[], None]
     lingers: Callable[[tuple[str, ...]], bool]
+    progress: ProgressFiles
     kill_grace_s: float = DEFAULT_GRACE_S
     lingering: list[tuple[Slot, float]] = field(default_factory=list)
     drain_cause: LossCause | None = None
@@ -150,7 +152,10 @@ class Runner:
         if shared is None:
             if len(self._environments) >= _ENVIRONMENTS_KEPT:
                 self._environments.clear()
-            place = Place(life=self.life, slot=slot.number, gpus=slot.gpus, deadline_utc=self.deadline_utc)
+            place = Place(
+                life=self.life, slot=slot.number, gpus=slot.gpus, deadline_utc=self.deadline_utc,
+                progress=self.progress.path(slot.number),
+            )  # fmt: skip
             base = base_environment(running.task, os.environ, self.pass_env)
             shared = self._environments[key] = slot_environment(base, place)
         return shared
@@ -302,7 +307,10 @@ class Runner:
         task, gen, attempt, slot = running.id, running.claim.token.gen, running.attempt, running.slot.number
         end_utc = self.clock.utc()
         log = (running.log[0], running.log[1], self.logs.end(slot))
-        if ruling is _SUCCESS and ended is not None and self._is_plain(running, ended):
+        progress = None
+        if ended is not None:
+            progress = self.progress.take(slot, str(task), attempt, wall_s=ended.wall_s, now_s=self.clock.mono())
+        if ruling is _SUCCESS and progress is None and ended is not None and self._is_plain(running, ended):
             at, wall, cpu, rss = running.at_utc, ended.wall_s, ended.cpu_s, ended.rss_kib
             first = (task.batch, task.index) if gen == 0 and attempt == 1 else None
             facts: Facts = first or {
@@ -321,7 +329,10 @@ class Runner:
         }  # fmt: skip
         if ruling.final is not None:
             body["final"] = ruling.final.value
-        self.sink.record({**body, **receipt_details(running, ruling, ended, end_utc, log)})
+        body.update(receipt_details(running, ruling, ended, end_utc, log))
+        if progress is not None:
+            body["progress"] = progress
+        self.sink.record(body)
 
     @staticmethod
     def _is_plain(running: Running, ended: Ended) -> bool:

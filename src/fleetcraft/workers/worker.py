@@ -39,6 +39,7 @@ from fleetcraft.workers.logs import SlotLogs
 from fleetcraft.workers.lookout import Lookout
 from fleetcraft.workers.options import WorkerOptions
 from fleetcraft.workers.poller import Poller
+from fleetcraft.workers.progress import ProgressFiles
 from fleetcraft.workers.runner import ANNOUNCE_AFTER_S, Runner
 from fleetcraft.workers.sampling import SamplerChild
 from fleetcraft.workers.sink import Sink
@@ -127,7 +128,8 @@ class Worker:
         pace, life = self.ctx.pace, self.life.id
         self.runner = Runner(
             clock, self.sink, self.supervisor, capacity, self.logs, pace, life, options.pass_env,
-            options.deadline_utc, self.ears.wake, DeviceWatch(self.sensor).lingers, options.kill_grace_s,
+            options.deadline_utc, self.ears.wake, DeviceWatch(self.sensor).lingers,
+            ProgressFiles(self.spool.files, self.life.folder), options.kill_grace_s,
         )  # fmt: skip
         self.calls = Calls(
             clock, self.sink, self.supervisor, capacity, self.logs, pace, life, options.pass_env,

@@ -33,7 +33,7 @@ def described(spool):
 
 
 def test_the_public_names_are_these():
-    assert set(fleetcraft.__all__) == {"Spool", "Task", "Worker", "__version__"}
+    assert set(fleetcraft.__all__) == {"Spool", "Task", "Worker", "__version__", "progress"}
     assert all(hasattr(fleetcraft, name) for name in fleetcraft.__all__)
     assert set(fleetcraft.__all__) <= set(dir(fleetcraft))
     with pytest.raises(AttributeError, match="module 'fleetcraft' has no attribute 'Job'"):

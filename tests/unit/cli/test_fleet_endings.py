@@ -66,6 +66,14 @@ def states(scheduler: MemoryScheduler) -> dict[str, str]:
     return {number: job.state.value for number, job in scheduler.jobs.items()}
 
 
+def test_workers_are_told_how_to_measure(spool, scheduler, capsys):
+    assert "--telemetry" not in say(capsys, "fleet", "submit", "--dry-run")[1]
+    for how in ("off", "5s"):
+        assert f"--telemetry {how}" in say(capsys, "fleet", "submit", "--dry-run", "--telemetry", how)[1]
+    assert "--interval 5s" in say(capsys, "fleet", "devnode", "--dry-run", "--telemetry", "5s")[1]
+    assert "gpu sample" not in say(capsys, "fleet", "devnode", "--dry-run", "--telemetry", "off")[1]
+
+
 def test_a_drain_gives_waiting_jobs_back_leaves_running_ones_and_stops_every_pass(spool, scheduler, capsys):
     say(capsys, "fleet", "submit", "one", "--nodes", "3")
     say(capsys, "fleet", "submit", "one", "--nodes", "2")

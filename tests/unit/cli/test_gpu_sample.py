@@ -34,6 +34,7 @@ def test_a_look_for_programs_has_a_value_or_a_reason(capsys):
     assert gpu["uuid"].startswith("SIM-")
     assert not set(gpu["values"]) & set(gpu["absent"])
     assert set(gpu["values"]) | set(gpu["absent"]) <= set(NAMES)
+    assert (told["host_energy_uj"] is None) is (told["host_energy_reason"] is not None)
 
 
 def test_a_host_without_gpus_says_so(capsys):

@@ -145,7 +145,8 @@ def test_a_name_that_a_spool_does_not_know_is_refused(root, tmp_path, words, mat
     os.rename(root, spool / "telemetry")
     assert document("--spool", spool, "--fleet", "f", "--job", "7")["total"]["samples"] == 60
     with pytest.raises(UsageError, match=match):
-        run("--spool", spool, *words)
+        run("--spool", spool, *words, "--output", tmp_path / "e.json")
+    assert not (tmp_path / "e.json").exists()
 
 
 def test_a_gpu_that_did_not_answer_is_named(tmp_path):

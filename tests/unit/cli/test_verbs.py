@@ -138,6 +138,19 @@ def test_drain_names_one_worker_by_its_begin(spool, capsys):
     assert ask(capsys, "worker", "drain", "--all")[1]["workers"] == [life.id]
 
 
+def test_a_worker_whose_gpus_are_not_measured_is_shown_as_such(spool, capsys):
+    life = Life.begin(spool)
+    life.beat({"state": "up", "telemetry": {"state": "on", "interval_s": 10.0}})
+    (worker,) = ask(capsys, "worker", "list")[1]["workers"]
+    assert (worker["telemetry"], worker["telemetry_reason"]) == ("on", None)
+    assert "not measured" not in say(capsys, "worker", "list")[1]
+    life.beat({"state": "up", "telemetry": {"state": "failed", "reason": "ended with exit code 2: no GPU"}})
+    text = "its GPUs are not measured: the sampler ended with exit code 2: no GPU"
+    assert text in say(capsys, "worker", "list")[1]
+    assert text in say(capsys, "spool", "status")[1]
+    assert ask(capsys, "spool", "status")[1]["workers"][0]["telemetry"] == "failed"
+
+
 def test_worker_list_leaves_out_what_ended(spool, capsys):
     life = Life.begin(spool)
     life.note("hello")
@@ -212,6 +225,17 @@ def test_options_of_enqueue_reach_the_ledger(spool, capsys, monkeypatch, tmp_pat
     assert (task["timeout"], task["retries"], task["backoff"]) == (3600.0, 3, 5.0)
     assert (task["checkpoint_signal"], task["checkpoint_grace"], task["resume_exit"]) == ("SIGUSR1", 30.0, 9)
     assert task["tags"] == ["t1", "t2"]
+
+
+def test_declared_work_reaches_the_ledger(spool, capsys):
+    formula = {"formula": "transformer_infer", "parameters": 1e9, "layers": 2, "width": 8, "context": 16}
+    for name, flops in (("a", 3.2e18), ("b", formula)):
+        words = ("--name", name, "--flops", json.dumps(flops), "--precision", "fp8", "--", "true")
+        assert say(capsys, "task", "enqueue", *words)[0] == 0
+        task = ask(capsys, "task", "show", name)[1]["task"]
+        assert (task["flops"], task["precision"]) == (flops, "fp8")
+    assert main(["task", "enqueue", "--name", "c", "--flops", "many", "--", "true"]) == 2
+    assert "--flops 'many'" in capsys.readouterr().err
 
 
 def test_enqueue_reads_lines_and_says_what_was_there_already(spool, capsys, tmp_path):

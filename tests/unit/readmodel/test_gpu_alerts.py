@@ -60,6 +60,15 @@ def test_a_silent_host_is_told_and_blinds_only_its_gpus(tmp_path):
     assert blind_subjects(seen) == {gpus_of(host(seen, "n1")), gpus_of(host(seen, "n2"))}
 
 
+def test_a_host_that_is_not_to_be_measured_rings_no_alarm(tmp_path):
+    (tmp_path / "n1").mkdir()
+    seen = picture(tmp_path, served=[served("n1", ["GPU-n1-0"], telemetry={"state": "off"})])
+    (gpu,) = seen.gpus
+    assert (gpu.kind.value, gpu.verdict.cause.value) == ("unreachable", "not_measured")
+    assert "told to measure nothing" in gpu.verdict.text
+    assert found(seen) == {}
+
+
 def test_trouble_of_devices_has_its_kinds(tmp_path):
     segment(tmp_path, "lost", BUSY, lost=range(360))
     segment(tmp_path, "slow", {**BUSY, "throttle_mask": float(0x40)})

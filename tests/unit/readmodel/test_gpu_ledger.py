@@ -135,6 +135,15 @@ def test_an_attempt_that_nobody_took_over_is_lost_when_its_job_is_over(spool):
     assert seconds(running) == {"starting": 4, "free_waiting": 6, "open": 90, "unknown": 100}
 
 
+def test_a_gpu_of_two_lives_one_after_the_other_is_one_gpu(spool):
+    for at_s in (0, 200):
+        ends(worker(spool, at_s=at_s, gpus=1), at_s + 100)
+    sampled(spool, (10, 50, 1))
+    found = read(spool)
+    assert (found.total.lines, found.allocated_ms) == (1, 200 * S)
+    assert "telemetry: samples of 1 of 1 allocated GPUs" in found.sources
+
+
 def test_a_life_lasts_at_least_until_it_began_its_last_attempt(spool):
     batch = publish(spool, ["a"], request=Request(gpus=1.0))
     life = worker(spool, at_s=0, gpus=1)

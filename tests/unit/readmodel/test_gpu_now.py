@@ -78,7 +78,7 @@ def test_silence_is_explained_by_what_is_known(tmp_path):
             "signal 9, and is st",
         ),
         ({"state": "failed", "reason": "cannot be started"}, Cause.NO_SAMPLER, "is not started any more"),
-        ({"state": "off"}, Cause.NO_SAMPLER, "measure nothing"),
+        ({"state": "off"}, Cause.NOT_MEASURED, "measure nothing"),
         ({"state": "on", "pid": 7}, Cause.SAMPLER_SILENT, "without a word"),
         (None, Cause.SAMPLER_SILENT, "without a word"),
     ),

@@ -268,6 +268,18 @@ def test_remapped_rows_that_wait_for_a_reset_are_noted(mock):
     assert {"row_remap_pending", "row_remap_failure"} <= set(one(mock.sensor()).notes)
 
 
+def test_a_gpu_that_replaces_no_rows_is_asked_for_retired_pages(mock):
+    mock.tell(gpus=2, pages="0:3:1:1", fail="0:GetRemappedRows=3,1:GetRemappedRows=3")
+    sensor = mock.sensor()
+    assert {"retired_pages:4", "page_retirement_pending"} <= set(one(sensor).notes)
+    assert one(sensor).reasons["remapped_rows"] is Reason.UNSUPPORTED
+    assert not [note for note in one(sensor, 1).notes if "page" in note]
+    mock.tell(gpus=2, pages="0:3:1:1", fail="0:GetRemappedRows=3,0:GetRetiredPages=3")
+    told = one(mock.sensor())
+    assert told.state is DeviceState.OK
+    assert not [note for note in told.notes if "page" in note]
+
+
 def test_utilization_is_the_mean_of_the_drivers_samples_over_a_long_interval(mock, clock):
     mock.tell(util="0:100", samples="0:10,0:20,0:60")
     sensor = mock.sensor(clock=clock)

@@ -156,6 +156,7 @@ def test_processes_and_notes_are_said_when_they_change(tmp_path):
         ("processes", {"uuid": "GPU-00000000", "pids": [[42, 1001]]}),
         ("note", {"uuid": "GPU-00000000", "notes": ["process_list_untrusted"]}),
     ]
+    assert bench.sampler.describe()["notes"] == {"GPU-00000000": ["process_list_untrusted"]}
 
 
 def test_a_sensor_that_raises_does_not_end_the_sampler(tmp_path):

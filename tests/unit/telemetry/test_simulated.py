@@ -126,9 +126,10 @@ def test_a_load_is_a_percentage_and_gibibytes(text, load):
     assert parse_load(text) == load
 
 
-def test_real_processes_are_found_by_what_they_were_started_with():
+def test_real_processes_are_found_by_what_they_were_started_with(tmp_path):
     prefix = f"SIM-test{os.getpid()}-"
     environ = {"CUDA_VISIBLE_DEVICES": f"{prefix}0,{prefix}1", "FLEETCRAFT_MARK": "a mark", LOAD_VARIABLE: "25:1"}
+    environ["FLEETCRAFT_LIFE"] = "a-life"
     assert list(own_processes(prefix)) == []
     child = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, **environ}, stdin=subprocess.PIPE)
     try:
@@ -138,6 +139,10 @@ def test_real_processes_are_found_by_what_they_were_started_with():
         assert (seen.pid, seen.mark, seen.uuids, seen.load) == (
             child.pid, "a mark", (f"{prefix}0", f"{prefix}1"), "25:1",
         )  # fmt: skip
+        # The tasks of another spool are not done to the devices of this one.
+        assert list(own_processes(prefix, str(tmp_path))) == []
+        (tmp_path / "a-life").mkdir()
+        assert [seen.pid for seen in own_processes(prefix, str(tmp_path))] == [child.pid]
         sensor = SimulatedSensor(3, prefix[4:-1])
         assert [reading.values["util_pct"] for reading in sensor.read().readings] == [25.0, 25.0, 0.0]
     finally:
