@@ -15,8 +15,8 @@ FLOPS = 3e12
 REPORT = """echo '{"schema":"fleetcraft.progress/1","flops":2e12}' > "$FLEETCRAFT_PROGRESS"; sleep 1.2; exit 3"""
 
 
-def mfu(lab: Lab, *words: str) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "fleetcraft", "gpu", "mfu", "--spool", str(lab.root), "--json", *words]
+def mfu(lab: Lab, *words: str, verb: str = "mfu") -> dict[str, Any]:
+    argv = [sys.executable, "-m", "fleetcraft", "gpu", verb, "--spool", str(lab.root), "--json", *words]
     document: dict[str, Any] = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     return document
 
@@ -32,6 +32,8 @@ def test_declared_flops_over_the_receipts_time_with_a_peak_and_none_without(lab:
     assert (row["key"], row["estimated"], row["flops"]) == ("train", None, pytest.approx(3 * FLOPS))
     assert row["estimated_reason"] == "no peak is known for a device named 'simulated GPU'"
     assert unknown["total"]["estimated"] is None
+    summary = mfu(lab, verb="summary")
+    assert (summary["mfu"], summary["mfu_reason"]) == (unknown["total"], "")
     peaks = lab.folder / "peaks.toml"
     peaks.write_text('[[device]]\nnames = ["simulated GPU"]\nbf16 = 10.0\nsource = "a test"\n')
     known = mfu(lab, "--peaks", str(peaks))

@@ -33,6 +33,7 @@ VERBS: dict[str, dict[str, str]] = {
         "cancel": "task_requests:CANCEL",
         "retry": "task_requests:RETRY",
         "verify": "task_verify:VERIFY",
+        "calibrate": "task_calibrate:CALIBRATE",
     },
     "spool": {
         "status": "spool_status:STATUS",

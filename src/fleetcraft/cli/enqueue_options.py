@@ -105,6 +105,11 @@ def _resource_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--family", metavar="NAME", help="tasks of one kind, which may share a machine only up to a limit"
     )
+    group.add_argument(
+        "--calibrated", metavar="FILE",
+        help="take {batch}, GPUs and GPU memory from the row of --family in this table (see `task calibrate`)",
+    )  # fmt: skip
+    group.add_argument("--device", metavar="NAME", help="with --calibrated: the row of this device")
 
 
 def _work_arguments(parser: argparse.ArgumentParser) -> None:

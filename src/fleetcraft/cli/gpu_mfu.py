@@ -12,7 +12,7 @@ from fleetcraft.cli.fleet_door import whole_program
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import spool_root
 from fleetcraft.cli.tables import table
-from fleetcraft.core.errors import EXIT_DONE, UsageError
+from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
     from fleetcraft.readmodel.gpu_mfu import Found
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fleetcraft.usage.peaks import Peak
 
 _SHOWN = 50
+_IMPOSSIBLE = "impossible"
 _GROUPS = ("family", "task", "gpu")
 _PRECISIONS = ("bf16", "fp16", "tf32", "fp8", "fp16_accumulate_fp16")
 _DEFINITION = {
@@ -75,7 +76,13 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
         output.document(MFU.schema, as_json(found, silent, known))
     else:
         output.lines(describe(found, silent, known, output))
-    return EXIT_DONE
+    return EXIT_FAILED if is_impossible(found) else EXIT_DONE
+
+
+def is_impossible(found: Found) -> bool:
+    """True where a row, or the whole, came out above 1: one of its inputs is wrong."""
+    rows = () if found.table is None else (*found.table.rows, found.table.total)
+    return any(flag.startswith(_IMPOSSIBLE) for row in rows for flag in row.mfu.flags)
 
 
 def as_json(found: Found, silent: list[str], known: tuple[Peak, ...]) -> dict[str, object]:
@@ -92,6 +99,33 @@ def as_json(found: Found, silent: list[str], known: tuple[Peak, ...]) -> dict[st
         "problems": [*silent, *found.problems],
         "definition": _DEFINITION,
     }
+
+
+def of_all(
+    root: str, *, fleet: str | None, job: str | None, since_ms: int | None, until_ms: int | None, now_ms: int
+) -> tuple[dict[str, Any] | None, str]:
+    """The whole of a spool for the summary: the row as JSON, or None with the reason. It asks no scheduler."""
+    from fleetcraft.readmodel.gpu_ledger import Asked, read_states
+    from fleetcraft.readmodel.gpu_mfu import read_mfu
+    from fleetcraft.spool.spool import Spool
+
+    spool = Spool.open(root, create=False)
+    asked = Asked(fleet=fleet, job=job, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms)
+    table = read_mfu(spool, read_states(spool), asked).table
+    if table is None:
+        return None, "no GPU was allocated"
+    return _row_json(table.total), ""
+
+
+def in_words(row: dict[str, Any] | None, reason: str) -> str:
+    """The three numbers in a line, each with its label, and with its reason where it is absent."""
+    if row is None:
+        return f"none: {reason}"
+    said = [
+        f"{label} {'none (' + row[key + '_reason'] + ')' if row[key] is None else f'{100 * row[key]:.2f} %'}"
+        for key, label in (("estimated", "estimated"), ("measured", "measured"), ("at_clock", "at clock"))
+    ]
+    return "; ".join([*said, *row["flags"]])
 
 
 def _row_json(row: MfuRow) -> dict[str, Any]:
@@ -144,7 +178,7 @@ def _describe(told: MfuTable, known: tuple[Peak, ...], output: Output) -> Iterat
     yield from _reasons(shown)
     for row in shown:
         for flag in row.mfu.flags:
-            color = "red" if flag.startswith("impossible") else "yellow"
+            color = "red" if flag.startswith(_IMPOSSIBLE) else "yellow"
             yield f"{output.paint('!', color, 'bold')} {printable(row.label)}: {printable(flag)}"
     total = told.total
     declared = total.attempts_known - total.attempts_reported
@@ -211,7 +245,7 @@ MFU = Command(
     description="Divide the FLOPs that attempts reported, or that tasks which ended done declare, by what the devices\n"
     "that they held can do at most. The last row divides by the whole allocation, idle time included. Each number\n"
     "has its label, and each absent one its reason; a device whose name is not in the table of peaks has none. An\n"
-    "estimate above 1 is not shown: its row has a flag that says what may be wrong, and the exit code stays 0.",
+    "estimate above 1 is not shown: its row has a flag that says what may be wrong, and the exit code is 1.",
     arguments=_arguments,
     run=_run,
     examples=(
@@ -219,4 +253,5 @@ MFU = Command(
         Example(line="fleetcraft gpu mfu --fleet study1 --since 24h --by gpu", what="One fleet, GPU by GPU."),
         Example(line="fleetcraft gpu mfu --by task --peaks mine.toml --json", what="With own peaks, for a program."),
     ),
+    exits={1: "a row came out above 1: one of its inputs is wrong"},
 )

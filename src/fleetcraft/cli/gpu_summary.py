@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.fleet_door import whole_program
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import duration, spool_root
 from fleetcraft.cli.tables import table
-from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from fleetcraft.core.errors import EXIT_DONE, EXIT_FAILED, FleetcraftError, UsageError
 
 if TYPE_CHECKING:
     from fleetcraft.actions.gpu_summary import Asked, Verified
@@ -87,13 +87,34 @@ def _run(arguments: argparse.Namespace, output: Output) -> int:
         if not known:
             raise no_fleet(root, asked.fleet)
     summary = action.answer(asked, chosen.sources, chosen.expected, arguments.output)
+    mfu, why = _mfu(root, asked)
     if output.json:
-        output.document(SUMMARY.schema, {**summary.as_json(), "evidence": arguments.output})
+        more = {"evidence": arguments.output, "mfu": mfu, "mfu_reason": why}
+        output.document(SUMMARY.schema, {**summary.as_json(), **more})
         return EXIT_DONE
     output.lines(describe(summary, output))
+    if root is not None:
+        from fleetcraft.cli.gpu_mfu import in_words
+
+        output.line(f"mfu         {printable(in_words(mfu, why))}")
     if arguments.output:
         output.line(f"frozen in {printable(arguments.output)}; `fleetcraft gpu summary --verify` proves it")
     return EXIT_DONE
+
+
+def _mfu(root: str | None, asked: Asked) -> tuple[dict[str, Any] | None, str]:
+    """Of the same spool and span, by what its attempts told; logs alone tell of no attempt."""
+    if root is None:
+        return None, "logs alone tell nothing of the work: name a spool"
+    from fleetcraft.cli.gpu_mfu import of_all
+
+    try:
+        return of_all(
+            root, fleet=asked.fleet, job=asked.job, since_ms=asked.since_ms, until_ms=asked.until_ms,
+            now_ms=asked.now_ms,
+        )  # fmt: skip
+    except (OSError, FleetcraftError) as error:
+        return None, f"the journals could not be read: {error}"
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.enqueue_options import add_arguments
+from fleetcraft.cli.fleet_door import whole_program
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import spool_root
 from fleetcraft.core.errors import EXIT_DONE, UsageError
@@ -64,6 +65,25 @@ def _payload(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
+def _take_calibrated(arguments: argparse.Namespace) -> None:
+    """Fill in what a frozen row says, before anything else looks at the options. Raises UsageError."""
+    if arguments.calibrated is None:
+        if arguments.device is not None:
+            raise UsageError("--device chooses a row of a table.", hint="Give --calibrated FILE.")
+        return
+    if arguments.source is not None or arguments.call is not None:
+        raise UsageError("--calibrated is for a command, not for --from or --call.")
+    if arguments.family is None:
+        raise UsageError("--calibrated needs the row's family.", hint="Give --family NAME.")
+    if arguments.gpus is not None or arguments.vram is not None:
+        raise UsageError("--gpus and --vram come from the row of --calibrated.", hint="Leave them away.")
+    with whole_program("GPUs"):
+        from fleetcraft.actions.calibrated import use
+
+    found = use(arguments.calibrated, arguments.family, arguments.device, arguments.tail)
+    arguments.tail, arguments.gpus, arguments.vram = found.command, found.gpus, found.vram_bytes
+
+
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Exactly one way of saying what to run."""
     if arguments.source is not None:
@@ -84,6 +104,7 @@ def _check_kind(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace, output: Output) -> int:
+    _take_calibrated(arguments)
     _check_kind(arguments)
     from fleetcraft.actions.enqueue import EnqueueOptions, enqueue_stream, enqueue_tasks
     from fleetcraft.actions.environment import record_environment

@@ -175,9 +175,9 @@ def test_the_command_labels_numbers_and_gives_reasons(typed, capsys):
     assert "the clock behind the peak of mine is not known" in told
 
 
-def test_the_command_tells_a_program_everything_and_an_impossible_row_ends_well(typed, capsys):
+def test_the_command_tells_a_program_everything_and_an_impossible_row_ends_with_1(typed, capsys):
     root, peaks = typed
-    assert main(["gpu", "mfu", "--spool", root, "--peaks", peaks, "--by", "task", "--json"]) == 0
+    assert main(["gpu", "mfu", "--spool", root, "--peaks", peaks, "--by", "task", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "fleetcraft.gpu.mfu/1"
     found = {row["label"]: row for row in document["rows"]}
@@ -190,6 +190,17 @@ def test_the_command_tells_a_program_everything_and_an_impossible_row_ends_well(
     assert document["peaks"] == [
         {"device": "NVIDIA H100", "label": "mine", "tflops": {"bf16": 100.0}, "source": "a test", "seen": "no"}
     ]
+
+
+def test_an_impossible_whole_ends_with_1_and_everything_is_printed(typed, tmp_path, capsys):
+    root, _ = typed
+    low = tmp_path / "low.toml"
+    low.write_text(PEAKS.replace("100.0", "1.0"))
+    assert main(["gpu", "mfu", "--spool", root, "--peaks", str(low)]) == 1
+    told = capsys.readouterr().out
+    assert "impossible" in told
+    assert "above 1" in told
+    assert "30.00 %" in told
 
 
 def test_a_table_that_cannot_be_read_is_a_usage_error(typed, capsys):
