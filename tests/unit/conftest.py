@@ -9,5 +9,5 @@ from tests.support.descriptors import closing_leftovers
 
 @pytest.fixture(autouse=True)
 def _descriptors():
-    with closing_leftovers():
+    with closing_leftovers(with_python_files=True):
         yield
