@@ -21,6 +21,10 @@ def here(lab: Lab) -> dict[str, str]:
     return {path.name.removeprefix("at-"): path.read_text().strip() for path in lab.folder.glob("at-*")}
 
 
+def here_names(lab: Lab) -> set[str]:
+    return {path.name for path in lab.folder.glob("at-*")}
+
+
 def wait_here(lab: Lab, count: int) -> dict[str, str]:
     return wait_for(
         lambda: found if len(found := here(lab)) >= count and all(found.values()) else None,
@@ -83,6 +87,17 @@ def test_a_worker_holds_no_more_gpu_tasks_than_it_has_gpus_for(lab: Lab):
     wait_here(lab, 2)
     (lab.folder / "go").touch()
     wait_here(lab, 3)
+
+
+def test_what_does_not_fit_beside_a_long_task_is_left_to_another_worker(lab: Lab):
+    lab.enqueue([meet("first")])
+    lab.worker(cpus=2)
+    wait_for(lambda: here_names(lab), "the first task runs", seen=lab.picture)
+    lab.enqueue([meet(f"later{number}") for number in range(3)])
+    wait_for(lambda: len(here_names(lab)) == 2, "the free slot is used", seen=lab.picture)
+    lab.worker(cpus=2)
+    wait_for(lambda: len(here_names(lab)) == 4, "nothing waits in a full worker's hand", seen=lab.picture)
+    (lab.folder / "go").touch()
 
 
 def test_a_task_without_gpus_sees_none(lab: Lab):

@@ -130,10 +130,23 @@ class Claimer:
         claim = self._admit(*taken)
         if claim is None:
             return 0
-        keep = self.ctx.pace.tasks_worth(token.lane, CLAIM_WORK_S, self.ctx.capacity.width(claim.request))
+        keep = self.ctx.pace.tasks_worth(token.lane, CLAIM_WORK_S, self._room_for(claim))
         if claim.unstarted() > keep:
             self.shed(claim, keep)
         return 1
+
+    def _room_for(self, claim: Claim) -> int:
+        """Slots that count for a claim: of short tasks all, since they come free soon; of others those free now.
+
+        What is kept beyond them would wait here for hours while another worker has nothing.
+        """
+        capacity, width = self.ctx.capacity, self.ctx.capacity.width(claim.request)
+        mean_s = self.ctx.pace.means_s.get(claim.token.lane)
+        if mean_s is not None and mean_s < CLAIM_WORK_S:
+            return width
+        spoken_for = sum(other.request.cpus * len(other.fresh) for other in self.ctx.book.claims if other is not claim)
+        free_cpus = capacity.cpus - capacity.used_cpus - spoken_for
+        return max(1, min(width, free_cpus // max(1, claim.request.cpus)))
 
     def _admit(self, token: Token, batch: Batch) -> Claim | None:
         """Enter a claim in the book: left out are tasks that ended, were cancelled, or are not due."""
