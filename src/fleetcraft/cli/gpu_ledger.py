@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.fleet_door import whole_program
+from fleetcraft.cli.gpu_span import span_of, utc
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import is_spool_named, spool_root
 from fleetcraft.cli.tables import table
@@ -47,14 +48,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program("GPUs"):
         from fleetcraft.actions.gpu_ledger import ask_fleets
-        from fleetcraft.actions.gpu_summary import moment_ms
         from fleetcraft.readmodel.gpu_ledger import open_ledgers
 
     now_ms = time.time_ns() // 1_000_000
-    since_ms, until_ms = (
-        None if text is None else moment_ms(text, now_ms, arguments.zone, option)
-        for text, option in ((arguments.since, "--since"), (arguments.until, "--until"))
-    )
+    since_ms, until_ms = span_of(arguments, now_ms)
     bare = bool(arguments.telemetry) and not is_spool_named(arguments)
     root = None if bare else spool_root(arguments)
     silent = [] if root is None or arguments.no_ask else ask_fleets(root, arguments.fleet)
@@ -94,7 +91,7 @@ def _one(ledger: Ledger, output: Output) -> Iterator[str]:
 
     hours = ledger.allocated_ms >= _HOURS_FROM_MS
     unit = f"{ledger.unit}-{'hours' if hours else 'seconds'}"
-    yield output.paint(f"{ledger.unit} ledger", "bold") + f"  {_utc(ledger.since_ms)} to {_utc(ledger.until_ms)} UTC"
+    yield output.paint(f"{ledger.unit} ledger", "bold") + f"  {utc(ledger.since_ms)} to {utc(ledger.until_ms)} UTC"
     yield ""
     yield from _classes(ledger, output, unit, hours=hours)
     yield ""
@@ -219,10 +216,6 @@ def _percent(part: float, whole: float) -> str:
     if not whole:
         return "-"
     return "<0.1 %" if 0 < part < whole / 2000 else f"{100 * part / whole:.1f} %"
-
-
-def _utc(moment_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment_ms / 1000))
 
 
 LEDGER = Command(

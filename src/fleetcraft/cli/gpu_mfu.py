@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.fleet_door import whole_program
+from fleetcraft.cli.gpu_span import span_of, utc
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import spool_root
 from fleetcraft.cli.tables import table
@@ -51,17 +52,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program("GPUs"):
         from fleetcraft.actions.gpu_ledger import ask_fleets
-        from fleetcraft.actions.gpu_summary import moment_ms
         from fleetcraft.readmodel.gpu_ledger import Asked, read_states
         from fleetcraft.readmodel.gpu_mfu import read_mfu
         from fleetcraft.spool.spool import Spool
         from fleetcraft.usage import peaks
 
     now_ms = time.time_ns() // 1_000_000
-    since_ms, until_ms = (
-        None if text is None else moment_ms(text, now_ms, arguments.zone, option)
-        for text, option in ((arguments.since, "--since"), (arguments.until, "--until"))
-    )
+    since_ms, until_ms = span_of(arguments, now_ms)
     if since_ms is not None and until_ms is not None and until_ms < since_ms:
         raise UsageError("--until lies before --since.", hint="A span such as 6h means that long ago.")
     known = peaks.table(arguments.peaks)
@@ -167,7 +164,7 @@ def describe(found: Found, silent: list[str], known: tuple[Peak, ...], output: O
 
 
 def _describe(told: MfuTable, known: tuple[Peak, ...], output: Output) -> Iterator[str]:
-    yield output.paint("model FLOPs utilization", "bold") + f"  {_utc(told.since_ms)} to {_utc(told.until_ms)} UTC"
+    yield output.paint("model FLOPs utilization", "bold") + f"  {utc(told.since_ms)} to {utc(told.until_ms)} UTC"
     yield ""
     shown = [*told.rows[:_SHOWN], told.total]
     heads = (told.by.upper(), "TRIES", "GPU-S", "TFLOP", "PEAK TFLOPS", "ESTIMATED", "MEASURED", "AT CLOCK")
@@ -233,10 +230,6 @@ def _words(told: MfuTable, known: tuple[Peak, ...]) -> Iterator[str]:
     yield f"estimated     {_DEFINITION['estimated']}"
     yield f"measured      {_DEFINITION['measured']}"
     yield f"at clock      {_DEFINITION['at_clock']}"
-
-
-def _utc(moment_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment_ms / 1000))
 
 
 MFU = Command(

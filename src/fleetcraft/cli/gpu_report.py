@@ -7,6 +7,7 @@ import time
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.fleet_door import whole_program
+from fleetcraft.cli.gpu_span import span_of
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import spool_root
 from fleetcraft.core.errors import EXIT_DONE
@@ -38,15 +39,12 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, output: Output) -> int:
     with whole_program("GPUs"):
         from fleetcraft.actions.gpu_ledger import ask_fleets
-        from fleetcraft.actions.gpu_summary import Asked, moment_ms
+        from fleetcraft.actions.gpu_summary import Asked
         from fleetcraft.report.gpu_data import collect
         from fleetcraft.report.gpu_write import write_report
 
     now_ms = time.time_ns() // 1_000_000
-    since_ms, until_ms = (
-        None if text is None else moment_ms(text, now_ms, arguments.zone, option)
-        for text, option in ((arguments.since, "--since"), (arguments.until, "--until"))
-    )
+    since_ms, until_ms = span_of(arguments, now_ms)
     asked = Asked(
         fleet=arguments.fleet, job=arguments.job, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms,
         zone=arguments.zone,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetcraft.cli.command import Command, Example
 from fleetcraft.cli.fleet_door import whole_program
+from fleetcraft.cli.gpu_span import span_of
 from fleetcraft.cli.output import Output, count, printable
 from fleetcraft.cli.parser import duration, spool_root
 from fleetcraft.cli.tables import table
@@ -118,13 +119,10 @@ def _mfu(root: str | None, asked: Asked) -> tuple[dict[str, Any] | None, str]:
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
-    from fleetcraft.actions.gpu_summary import Asked, moment_ms
+    from fleetcraft.actions.gpu_summary import Asked
 
     now_ms = time.time_ns() // 1_000_000
-    since, until = (
-        None if text is None else moment_ms(text, now_ms, arguments.zone, option)
-        for text, option in ((arguments.since, "--since"), (arguments.until, "--until"))
-    )
+    since, until = span_of(arguments, now_ms)
     if arguments.window is not None:
         if since is not None:
             raise UsageError("--window and --since both say where to begin.", hint="Give one of them.")
